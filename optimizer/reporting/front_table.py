@@ -1,0 +1,234 @@
+"""The front as a table: on a terminal with rich, plain when piped; and what to say when there is no front."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from objectives.comparison import Comparison, Delta
+from optimizer.reporting.member import (
+    FREE_MEMORY,
+    STEADY_PREEMPTIONS,
+    STRESS_PREEMPTIONS,
+    Front,
+    FrontMember,
+    FrontMeta,
+)
+
+NO_FRONT = "no feasible configuration yet"
+_TITLES = {
+    "saturation_output_tokens_per_s_per_gpu": "output tokens/s/GPU (saturation)",
+    "steady_ttft_p99_ms": "P99 TTFT, ms (steady)",
+    "steady_ttft_p95_ms": "P95 TTFT, ms (steady)",
+    "steady_itl_p99_ms": "P99 ITL, ms (steady)",
+    "steady_itl_p95_ms": "P95 ITL, ms (steady)",
+    "steady_worst_ttft_ratio": "worst tenant's P99 TTFT / target (steady)",
+    "steady_worst_ttft_p95_ratio": "worst tenant's P95 TTFT / target (steady)",
+    "steady_worst_itl_ratio": "worst tenant's P99 ITL / target (steady)",
+    "steady_worst_itl_p95_ratio": "worst tenant's P95 ITL / target (steady)",
+}
+_PICK_TITLES = {"throughput": "most throughput", "ttft": "lowest TTFT", "itl": "lowest ITL", "knee": "knee"}
+_VERDICTS = {"improvement": "an improvement", "trade": "a trade", "worse": "worse", "tie": "a tie"}
+_GIB = 1024**3
+
+
+@dataclass(frozen=True)
+class Table:
+    """Text, header and cells; rendered later."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def title_of(metric: str) -> str:
+    """The metric's heading, load and unit included; its name where none is known."""
+    return _TITLES.get(metric, metric)
+
+
+def figure(value: float | None) -> str:
+    """Three significant digits, more only for whole numbers; `-` where it could not be read."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def front_table(front: Front) -> Table:
+    """The reference first, then every member: objectives with their change, safety, picks and the verdict."""
+    safety = ("preemptions per request: steady, stress", "least free GiB (stress)")
+    against = "against -" if front.meta.reference is None else f"against trial {front.meta.reference}"
+    objectives = (title_of(o.metric) for o in front.meta.objectives)
+    header = ("trial", *objectives, *safety, "confirmed", "picked as", against)
+    reference = front.reference
+    shown = [*([reference] if reference and not reference.is_on_front else []), *front.members]
+    return Table(header, tuple(_row(front, member) for member in shown))
+
+
+def reference_name(front: Front) -> str:
+    """What members are compared with, e.g. `your current configuration (trial 0)`."""
+    reference = next((m for m in front.trials if m.trial == front.meta.reference), None)
+    if reference is None:
+        return "no reference"
+    names = {"current": "your current configuration", "": "the reference"}
+    return f"{names.get(reference.label, reference.label)} (trial {reference.trial})"
+
+
+def _row(front: Front, member: FrontMember) -> tuple[str, ...]:
+    comparison = front.comparison(member)
+    is_reference = member.trial == front.meta.reference
+    changes = [change_text(d) for d in comparison.deltas] if comparison else ["-"] * len(front.meta.objectives)
+    cells = [
+        figure(value) if is_reference else f"{figure(value)} ({change})"
+        for value, change in zip(member.values or (), changes, strict=True)
+    ]
+    preemptions = (figure(member.metrics.get(name)) for name in (STEADY_PREEMPTIONS, STRESS_PREEMPTIONS))
+    free = member.metrics.get(FREE_MEMORY)
+    return (
+        str(member.trial),
+        *cells,
+        ", ".join(preemptions),
+        figure(None if free is None else free / _GIB),
+        "yes" if member.is_confirmed else "no" if member.is_on_front else "-",
+        ", ".join(_PICK_TITLES[p] for p in member.picks),
+        _standing(member) if is_reference else verdict_text(comparison),
+    )
+
+
+def change_text(delta: Delta) -> str:
+    """`+2.1 %`; `≈ +0.8 %` inside the noise. The sign is the figure's, not the merit's."""
+    change = "-" if delta.change is None else f"{delta.change:+.1%}".replace("%", " %")
+    return f"≈ {change}" if delta.verdict == "tie" else change
+
+
+def verdict_text(comparison: Comparison | None) -> str:
+    """What gains here and loses there is a trade, never an improvement."""
+    return _VERDICTS[comparison.verdict] if comparison else "no reference"
+
+
+def _standing(member: FrontMember) -> str:
+    if member.is_on_front:
+        return "itself, on the front"
+    return "itself, beaten" if member.is_feasible else "itself, misses a limit"
+
+
+def settings_table(front: Front, members: Sequence[FrontMember]) -> Table:
+    """What the members set, one row a parameter; only parameters that differ among them or from the reference."""
+    shown = [*([front.reference] if front.reference and front.reference not in members else []), *members]
+    settings = [m.parameters() for m in shown]
+    names = dict.fromkeys(name for s in settings for name in s)
+    differing = [n for n in names if len({repr(s.get(n)) for s in settings}) > 1]
+    header = ("setting", *(_heading(front.meta, m) for m in shown))
+    return Table(header, tuple((n, *(_setting(s, n) for s in settings)) for n in differing))
+
+
+def _heading(meta: FrontMeta, member: FrontMember) -> str:
+    names = [*([member.label or "reference"] if member.trial == meta.reference else []), *member.picks]
+    return f"trial {member.trial}" + (f" ({', '.join(names)})" if names else "")
+
+
+def _setting(settings: Mapping[str, object], name: str) -> str:
+    return str(settings.get(name, "-"))
+
+
+def misses_table(front: Front, n: int = 5) -> Table:
+    """The trials that miss their limits by least: which limit blocks, by how much, and the value measured."""
+    rows = []
+    for member in front.nearest_misses(n):
+        for i, (limit, violation) in enumerate(member.missed):
+            value = member.metrics.get(limit.split(" ")[0])
+            cause = member.cause if i == 0 else ""
+            rows.append((str(member.trial), limit, f"{violation:.1%}".replace("%", " %"), figure(value), cause))
+    return Table(("trial", "limit missed", "by", "measured", "cause"), tuple(rows))
+
+
+def front_text(front: Front) -> str:
+    """Everything there is to say about the front, without colour."""
+    return "\n".join([*heading(front), "", *_body(front)]) + "\n"
+
+
+def _body(front: Front) -> list[str]:
+    if not front.members:
+        return [f"{NO_FRONT}; the trials that miss their limits by least:", plain(misses_table(front)), *notes(front)]
+    picked = [m for m in front.members if m.picks]
+    return [plain(front_table(front)), "", plain(settings_table(front, picked)), "", *notes(front)]
+
+
+def heading(front: Front) -> list[str]:
+    """Study, hardware, workload and whether a GPU or the simulator gave the figures."""
+    meta = front.meta
+    n_on_front, n_trials = len(front.members), len(front.trials)
+    rate = f", R {meta.rate_per_s:.4g} requests/s" if meta.rate_per_s is not None else ""
+    return [
+        f"study {meta.study}: {meta.model} on {meta.gpu}; {n_on_front} of {n_trials} trials on the front",
+        f"workload {meta.workload or '-'} ({meta.workload_hash}){rate}",
+        f"{'SIMULATED, not measured on a GPU: ' if meta.is_simulated else 'measured with '}{meta.engine}",
+    ]
+
+
+def notes(front: Front) -> list[str]:
+    """How to read the table."""
+    if not front.members:
+        return []
+    lines = [f"compared with {reference_name(front)}"]
+    if front.reference is None:
+        lines = [f"{reference_name(front)}: no figures to compare with"]
+    bands = [f"{title_of(m)} {v:.1%}".replace("%", " %") for m, v in front.meta.noise.items()]
+    if bands:
+        lines.append(f"≈ is inside the noise of repeating the same window: {', '.join(bands)}")
+    if any(not m.is_confirmed for m in front.members):
+        lines.append("confirmed no: measured once only, or not as good when measured again")
+    return lines
+
+
+def plain(table: Table) -> str:
+    """Columns padded with blanks; wide headings are broken over lines."""
+    widths = [max((len(row[i]) for row in table.rows), default=0) for i in range(len(table.header))]
+    headings = [_broken(text, max(width, 11)) for text, width in zip(table.header, widths, strict=True)]
+    n_lines = max(len(lines) for lines in headings)
+    padded = [[""] * (n_lines - len(lines)) + lines for lines in headings]
+    widths = [max(w, *map(len, lines)) for w, lines in zip(widths, headings, strict=True)]
+    rows = [*zip(*padded, strict=True), tuple("-" * w for w in widths), *table.rows]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _broken(text: str, width: int) -> list[str]:
+    lines = [""]
+    for word in text.split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+def print_front(front: Front, file: IO[str]) -> None:
+    """Coloured boxes on a terminal, plain columns in a pipe or a file."""
+    if not file.isatty():
+        file.write(front_text(front))
+        return
+    from rich.console import Console
+
+    console = Console(file=file, highlight=False)
+    for line in heading(front):
+        console.print(line, style="bold yellow" if line.startswith("SIMULATED") else "", markup=False)
+    if not front.members:
+        console.print(f"{NO_FRONT}; the trials that miss their limits by least:", style="bold red", markup=False)
+        console.print(_rich(misses_table(front)))
+    else:
+        console.print(_rich(front_table(front)))
+        console.print(_rich(settings_table(front, [m for m in front.members if m.picks])))
+    for line in notes(front):
+        console.print(line, style="dim", markup=False)
+
+
+def _rich(table: Table) -> object:
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for text in table.header:
+        drawn.add_column(Text("\n".join(_broken(text, 12))), overflow="fold", vertical="middle")
+    for row in table.rows:
+        drawn.add_row(*(Text(cell) for cell in row))
+    return drawn
