@@ -1,0 +1,229 @@
+"""The simulator as an Engine: vLLM 0.32's scheduler in virtual time, on a card described by facts.
+
+It never sleeps and opens no file. What it returns is labelled simulated by `is_simulated` and `identity`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+
+import optimizer
+from objectives.measurement import EngineSample, PhaseMeasurement, RequestRecord
+from optimizer.engines.engine import BootReport, LoadPlan, Placement, boot_key
+from optimizer.engines.simulator import boot, colocation, recording
+from optimizer.engines.simulator.noise import StepNoise
+from optimizer.engines.simulator.prefixes import content_keys
+from optimizer.engines.simulator.replica import Gauges, Replica
+from optimizer.engines.simulator.scheduler import Scheduler
+from optimizer.engines.simulator.sequence import Sequence
+from optimizer.engines.simulator.settings import LIVE, Settings
+from optimizer.engines.simulator.step_time import Roofline, StepShape, StepTimeModel
+from optimizer.errors import EngineFailed, UserError
+from optimizer.workload.trace import Trace
+from search_spaces.hardware import GpuFacts
+from search_spaces.model import ModelFacts
+
+
+@dataclass(frozen=True)
+class SimulatorSpec:
+    """What a simulated engine is made from. Picklable."""
+
+    model: ModelFacts
+    gpu: GpuFacts
+    noise: float = 1.0
+    """Scale of the noise (boot to boot and per step); 0 or False: none."""
+    is_stepwise: bool = False
+    """Walk every step request by request, without short cuts: slow, for tests."""
+
+
+class SimulatedEngine:
+    """Implements `optimizer.engines.engine.Engine`."""
+
+    def __init__(self, spec: SimulatorSpec) -> None:
+        self._spec = spec
+        self._placement: Placement | None = None
+        self._booted: tuple[boot.Booted, ...] = ()
+        self._active: tuple[boot.Booted, ...] = ()
+        """As booted, with live changes applied."""
+        self._step_times: tuple[StepTimeModel, ...] = ()
+        self._seed = 0
+        self._now_s = 0.0
+
+    @property
+    def identity(self) -> str:
+        return f"simulator {optimizer.__version__} (vLLM 0.32 scheduler)"
+
+    @property
+    def is_simulated(self) -> bool:
+        return True
+
+    def boot(self, placement: Placement, seed: int) -> BootReport:
+        self.stop()
+        spec = self._spec
+        colocation.speed_of(placement.sharing, len(placement.instances))
+        booted = boot.boot_instances(placement, spec.model, spec.gpu)
+        self._placement, self._booted, self._active, self._seed = placement, booted, booted, seed
+        self._step_times = tuple(Roofline(spec.model, spec.gpu, _shape(b.settings)) for b in booted)
+        return BootReport(
+            seconds=boot.boot_seconds(booted, spec.model),
+            kv_tokens={b.instance.name: b.kv_tokens for b in booted},
+            kv_blocks={b.instance.name: b.n_blocks for b in booted},
+            free_memory_bytes=boot.min_free_bytes(booted, spec.gpu, is_stress=False),
+            facts={
+                "gpu": spec.gpu.name,
+                "gpu_is_calibrated": spec.gpu.is_calibrated,
+                "model": spec.model.name,
+                "sharing": placement.sharing,
+                "ignored_arguments": sorted({name for b in booted for name in b.settings.ignored}),
+            },
+        )
+
+    def configure(self, placement: Placement) -> None:
+        before = self._require_boot()
+        if boot_key(placement, LIVE) != boot_key(before, LIVE):
+            raise EngineFailed(
+                "arguments", "configure", "only a new boot can change these arguments", is_config_fault=False
+            )
+        pairs = zip(self._booted, placement.instances, strict=True)
+        spec = self._spec
+        self._active = tuple(boot.move_live(booted, instance, spec.model, spec.gpu) for booted, instance in pairs)
+
+    def reset(self) -> None:
+        """Every load starts on empty caches; nothing outlives a replay here."""
+        self._require_boot()
+        self._now_s = 0.0
+
+    def replay(self, plan: LoadPlan) -> PhaseMeasurement:
+        placement = self._require_boot()
+        if plan.load == "stress":
+            boot.check_stress(self._active, self._spec.gpu)
+        rows = _rows_by_instance(plan.trace, placement)
+        replicas: list[Replica] = []
+        sequences: dict[int, Sequence] = {}
+        for number in range(len(self._active)):
+            replica, own = self._replica(number, plan, rows[number])
+            replicas.append(replica)
+            sequences |= own
+        speed = colocation.speed_of(placement.sharing, len(replicas))
+        start_s = float(plan.trace.arrival_s[0]) if len(plan.trace) else 0.0
+        end_s = colocation.run(replicas, speed, start_s, plan.time_limit_s, self._spec.is_stepwise)
+        self._now_s = end_s
+        return self._measure(plan, replicas, rows, sequences, end_s)
+
+    def sample(self) -> tuple[EngineSample, ...]:
+        """Between loads every instance is idle."""
+        self._require_boot()
+        idle = Gauges(self._now_s, 0, 0, 0.0, 0)
+        return tuple(recording.as_sample(b.instance.name, idle) for b in self._active)
+
+    def stop(self) -> None:
+        self._placement, self._booted, self._active, self._step_times = None, (), (), ()
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _require_boot(self) -> Placement:
+        if self._placement is None:
+            raise EngineFailed("not_booted", None, "boot the engine first", is_config_fault=False)
+        return self._placement
+
+    def _replica(self, number: int, plan: LoadPlan, rows: Seq[int]) -> tuple[Replica, dict[int, Sequence]]:
+        booted, trace = self._active[number], plan.trace
+        budgets, step_time = booted.settings.budgets, self._step_times[number]
+        inbound_s = recording.INBOUND_TP_S if booted.settings.tp > 1 else recording.INBOUND_S
+        longest = budgets.max_model_len
+        served = [row for row in rows if trace.prompt_tokens[row] < longest]
+        keys = content_keys(trace, served, budgets.block_size) if budgets.is_prefix_cached else [()] * len(served)
+        sequences = [
+            Sequence(row, prompt, min(output, longest - prompt), arrival + inbound_s, shared)
+            for row, prompt, output, arrival, shared in zip(
+                served,
+                trace.prompt_tokens[served].tolist(),
+                trace.output_tokens[served].tolist(),
+                trace.arrival_s[served].tolist(),
+                keys,
+                strict=True,
+            )
+        ]
+        name = booted.instance.name
+        replica = Replica(
+            name,
+            Scheduler(budgets, booted.n_blocks, step_time.windows, self._spec.is_stepwise),
+            step_time,
+            StepNoise(self._seed, name, plan.load, float(self._spec.noise)),
+            sequences,
+            frozenset(row for row in rows if row >= plan.n_warmup),
+        )
+        for row in set(rows) - set(served):
+            replica.reject(
+                row, f"HTTP 400: prompt too long ({trace.prompt_tokens[row]} tokens, max_model_len {longest})"
+            )
+        return replica, {s.index: s for s in sequences}
+
+    def _measure(
+        self,
+        plan: LoadPlan,
+        replicas: Seq[Replica],
+        rows: Seq[Seq[int]],
+        sequences: dict[int, Sequence],
+        stopped_s: float,
+    ) -> PhaseMeasurement:
+        is_cut = any(r.n_open for r in replicas)
+        cut_s = plan.time_limit_s if is_cut else float("inf")
+        records: list[RequestRecord] = []
+        counters = {}
+        for replica, own in zip(replicas, rows, strict=True):
+            ends = np.asarray(replica.step_ends_s)
+            counters[replica.name] = recording.counters_of(
+                replica, [sequences[row] for row in own if row in sequences], ends
+            )
+            for row in own:
+                if row >= plan.n_warmup:
+                    records.append(recording.record(plan.trace, row, sequences.get(row), replica, ends, cut_s))
+        records.sort(key=lambda r: r.request_id)
+        last = max((float(r.token_times_s[-1]) for r in records if r.token_times_s.size), default=stopped_s)
+        end_s = plan.time_limit_s if is_cut else last
+        window = recording.counted_window(plan, replicas, records, end_s)
+        return PhaseMeasurement(
+            load=plan.load,
+            records=tuple(records),
+            n_gpus=self._active[0].settings.tp,
+            offered_per_s=plan.offered_per_s,
+            counted_from_s=window.from_s,
+            counted_until_s=window.until_s,
+            end_s=end_s,
+            samples=tuple(s for r in replicas for s in recording.samples_of(r)),
+            counters=counters,
+            min_free_memory_bytes=boot.min_free_bytes(self._active, self._spec.gpu, plan.load == "stress"),
+            was_running_set_full=window.was_full,
+            cut_reason=f"time limit of {plan.time_limit_s:g} s" if is_cut else None,
+        )
+
+
+def _shape(settings: Settings) -> StepShape:
+    budgets = settings.budgets
+    return StepShape(
+        max_num_batched_tokens=budgets.max_num_batched_tokens,
+        max_num_seqs=budgets.max_num_seqs,
+        tp=settings.tp,
+        is_eager=settings.is_eager,
+        is_async=budgets.is_async,
+        kv_dtype_bytes=settings.kv_dtype_bytes,
+        max_graph_tokens=settings.max_graph_tokens,
+    )
+
+
+def _rows_by_instance(trace: Trace, placement: Placement) -> list[list[int]]:
+    """Row numbers per instance. Raises UserError for a tenant with requests that no instance serves."""
+    owner = np.full(len(trace.tenants), -1)
+    for number, instance in enumerate(placement.instances):
+        for index, tenant in enumerate(trace.tenants):
+            if tenant in instance.tenants:
+                owner[index] = number
+    of_row = owner[trace.tenant] if len(trace) else np.empty(0, int)
+    if np.any(of_row < 0):
+        lost = trace.tenants[int(trace.tenant[int(np.argmax(of_row < 0))])]
+        raise UserError(f"no instance serves tenant {lost!r}; name it in one instance's tenants")
+    return [np.flatnonzero(of_row == number).tolist() for number in range(len(placement.instances))]

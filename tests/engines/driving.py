@@ -1,0 +1,66 @@
+"""Drives a Scheduler as vLLM's engine core does, without a clock; shared by the scheduler's tests."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from typing import Any
+
+from optimizer.engines.simulator.budgets import Budgets, Step
+from optimizer.engines.simulator.scheduler import Scheduler
+from optimizer.engines.simulator.sequence import Sequence, State
+
+
+def budgets(**changes: Any) -> Budgets:
+    fields: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 64, "max_model_len": 4096}
+    return Budgets(**(fields | {"is_async": False} | changes))
+
+
+def tokens_of(scheduler: Scheduler, step: Step, decoding_before: set[int]) -> dict[int, int]:
+    """Tokens per request of a step just scheduled."""
+    tokens = {s.index: chunk for s, chunk, _ in step.chunks}
+    victims = {v.index for v in step.victims}
+    skipped = {s.index for s in scheduler.running if s.skipped_step == step.index}
+    return tokens | dict.fromkeys(decoding_before - victims - skipped, 1)
+
+
+def decide(scheduler: Scheduler) -> tuple[Step, dict[int, int]]:
+    """One schedule() and the tokens it gave to each request."""
+    before = {s.index for s in scheduler.running if s.state is State.DECODE}
+    step = scheduler.schedule(0.0)
+    tokens = tokens_of(scheduler, step, before)
+    assert sum(tokens.values()) == step.n_tokens
+    return step, tokens
+
+
+def drive(
+    scheduler: Scheduler, requests: Seq[Sequence], after_step: Callable[[], None] = lambda: None
+) -> list[dict[str, Any]]:
+    """Until every request is done. A request joins before the first schedule() at which `arrival_s` non-empty steps
+    were scheduled, or at once when nothing is left to do."""
+    arrivals = deque(requests)
+    depth = 2 if scheduler.budgets.is_async else 1
+    pending: deque[tuple[Step, dict[str, Any] | None]] = deque()
+    log: list[dict[str, Any]] = []
+    while True:
+        while arrivals and (arrivals[0].arrival_s <= len(log) or not scheduler.has_requests):
+            scheduler.add(arrivals.popleft())
+        if scheduler.has_requests:
+            step, tokens = decide(scheduler)
+            entry = None
+            if step.n_tokens:
+                entry = {"tokens": tokens, "victims": [v.index for v in step.victims], "free": scheduler.pool.n_free}
+                log.append(entry)
+            after_step()
+            pending.append((step, entry))
+            if len(pending) < depth:
+                continue
+        elif not pending:
+            if arrivals:
+                continue
+            return log
+        step, entry = pending.popleft()
+        finished = scheduler.update(step)
+        if entry is not None:
+            entry["finished"] = sorted(s.index for s in finished)
