@@ -1,0 +1,96 @@
+"""GPU facts: what a card has, from vendor sheets and measured tables. Every row names its source (`gpu_table.py`)."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+GIB = 1024**3
+MIB = 1024**2
+GB = 1000**3
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """vLLM's custom all-reduce inside CUDA graphs: time = latency_s + bytes / bytes_per_s."""
+
+    n_gpus: int
+    latency_s: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuFacts:
+    """One GPU model. Rates are dense peaks per card, links per direction."""
+
+    name: str
+    """Canonical name, e.g. `A100-80`."""
+    memory_bytes: int
+    """Device memory as the driver reports it."""
+    hbm_bytes_per_s: float
+    bf16_flops: float
+    fp8_flops: float | None
+    link: Literal["PCIe", "NVLink", "xGMI"]
+    link_bytes_per_s: float
+    mixed_attention_penalty: float
+    """Factor on decode attention in a step that also prefills (FlashAttention-2 cards 1.6 to 2.1, Hopper 1.0)."""
+    gemm_mfu: float
+    gemm_mbu: float
+    gemm_q: float
+    """Exponent of the smooth maximum between compute and memory time of the linear layers."""
+    prefill_attention_mfu: float
+    decode_attention_mbu: float
+    is_calibrated: bool
+    """False: no kernel data for this card; efficiencies are a start value and results are labelled uncalibrated."""
+    source: str
+    aliases: tuple[str, ...] = ()
+    gemm_t0_s: float = 0.0
+    """Fixed time of one linear-layer kernel."""
+    fp8_mfu: float | None = None
+    """fp8 GEMM efficiencies; None: the card has no fp8 units or was not measured (take the bf16 ones)."""
+    fp8_mbu: float | None = None
+    all_reduce: tuple[AllReduce, ...] = ()
+    """Measured at 2, 4 and 8 GPUs; empty: not measured, use `all_reduce_of`'s estimate from the link."""
+
+    def all_reduce_of(self, n_gpus: int) -> AllReduce:
+        """The measured row for the next larger count; without one, 5 µs a hop and a third of the link's rate."""
+        for row in self.all_reduce:
+            if row.n_gpus >= n_gpus:
+                return row
+        if self.all_reduce:
+            return self.all_reduce[-1]
+        return AllReduce(n_gpus, 5e-6 * n_gpus / 2, self.link_bytes_per_s / 3 / max(1, n_gpus - 1))
+
+
+def batch_defaults(gpu: GpuFacts) -> tuple[int, int]:
+    """`vllm serve`'s (max_num_batched_tokens, max_num_seqs) when neither is given: vLLM 0.32 engine/arg_utils.py:2894.
+
+    vLLM lowers them further for short contexts: see `search_spaces.vllm.default_config`."""
+    if gpu.memory_bytes >= 160 * GIB:
+        return 16384, 1024
+    if gpu.memory_bytes >= 70 * GIB and not gpu.name.startswith("A100"):
+        return 8192, 1024
+    return 2048, 256
+
+
+def find_gpu(name: str) -> GpuFacts:
+    """A card by its name or any usual spelling; case, spaces, underscores and hyphens do not matter.
+
+    Raises ValueError with the closest names. Never guesses between variants that differ in memory."""
+    from search_spaces.gpu_table import GPUS
+
+    by_key = {_key(spelling): gpu for gpu in GPUS for spelling in (gpu.name, *gpu.aliases)}
+    key = _key(name)
+    if key in by_key:
+        return by_key[key]
+    close = dict.fromkeys(by_key[k].name for k in difflib.get_close_matches(key, by_key, n=6, cutoff=0.6))
+    hint = f"; did you mean {' or '.join(list(close)[:3])}?" if close else ""
+    raise ValueError(f"unknown GPU {name!r}{hint} (known: {' '.join(g.name for g in GPUS)})")
+
+
+def _key(name: str) -> str:
+    without_remark = re.sub(r"\(.*?\)", "", name.lower())
+    plain = re.sub(r"[^a-z0-9]+", "", without_remark)
+    return re.sub(r"^(nvidia|amd)?(geforce|instinct|tesla)?", "", plain)
