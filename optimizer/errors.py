@@ -1,10 +1,10 @@
 """Errors a user can meet, each one clear line.
 
-    OptimizerError
-    ├── UserError            bad input: names the file, row or flag, the value, and what to do (exit 2)
-    │   └── StudyMismatch    a resume with other objectives, workload, model or GPU
-    ├── EngineFailed         the engine did not boot, or died: kind, phase, cause
-    └── Unavailable          something this machine lacks: a GPU, vLLM, a Ray cluster (exit 3)
+OptimizerError
+├── UserError            bad input: names the file, row or flag, the value, and what to do (exit 2)
+│   └── StudyMismatch    a resume with other objectives, workload, model or GPU
+├── EngineFailed         the engine did not boot, or died: kind, phase, cause
+└── Unavailable          something this machine lacks: a GPU, vLLM, a Ray cluster (exit 3)
 """
 
 from __future__ import annotations

@@ -50,7 +50,12 @@ class Fields:
         return str(value)
 
     def number(
-        self, name: str, default: Any = ..., *, above: float = -math.inf, at_least: float = -math.inf,
+        self,
+        name: str,
+        default: Any = ...,
+        *,
+        above: float = -math.inf,
+        at_least: float = -math.inf,
         at_most: float = math.inf,
     ) -> float:
         value = self.take(name, default)
@@ -87,7 +92,9 @@ class Fields:
         value = self.take(name, default)
         if not isinstance(value, list):
             self.refuse(name, value, "a list")
-        return [Fields(self.source, f"{self.path + '.' if self.path else ''}{name}[{i}]", v) for i, v in enumerate(value)]
+        return [
+            Fields(self.source, f"{self.path + '.' if self.path else ''}{name}[{i}]", v) for i, v in enumerate(value)
+        ]
 
     def texts(self, name: str, default: Any = ...) -> tuple[str, ...]:
         value = self.take(name, default)

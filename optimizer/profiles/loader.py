@@ -25,7 +25,9 @@ def load_profile(name_or_file: str) -> Profile:
     path = Path(name_or_file)
     looks_like_file = path.suffix in (".yaml", ".yml") or "/" in name_or_file
     if not looks_like_file:
-        raise UserError(f"--profile {name_or_file}: no such profile; shipped are {', '.join(SHIPPED)}, or give a .yaml file")
+        raise UserError(
+            f"--profile {name_or_file}: no such profile; shipped are {', '.join(SHIPPED)}, or give a .yaml file"
+        )
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,0 +1,106 @@
+"""A study put into words and figures for its manifest, its exports and its dashboard."""
+
+from __future__ import annotations
+
+import hashlib
+
+from objectives.hypervolume import Axes
+from optimizer.options import SessionOptions
+from optimizer.reporting.member import FrontMeta
+from optimizer.study.calibration import Calibration
+from optimizer.study.dashboard import About
+from optimizer.study.judge import BOOT, UNSUSTAINED
+from optimizer.study.manifest import Manifest, package_versions
+from optimizer.study.opening import OpenStudy, StudyPlace, settings_of
+from optimizer.study.setup import Setup
+from optimizer.study.storage import mask
+from optimizer.workers import EngineChoice
+
+
+def study_place(options: SessionOptions) -> StudyPlace:
+    return StudyPlace(options.study, options.setup.profile, options.studies, options.storage, options.is_resume)
+
+
+def frozen_manifest(options: SessionOptions, setup: Setup, choice: EngineChoice) -> Manifest:
+    """What decides what the study's numbers mean. `study` and `created` are filled in when it is opened."""
+    profile = setup.profile
+    limits = [limit.text for limit in (*profile.limits, *setup.promised)]
+    limits += [f"{r.metric} <= {r.times_reference:g} x reference" for r in profile.relative_limits]
+    return Manifest(
+        study="",
+        profile=profile.name,
+        profile_text=profile.text,
+        objectives=tuple(f"{o.direction} {o.metric}" for o in profile.objectives),
+        limits=tuple(limits),
+        space_fingerprint=setup.space.fingerprint,
+        space={p.name: [*map(str, p.values())] for p in setup.space.searched},
+        workload={"traffic": setup.traffic.fingerprint, "load": str(profile.load), "tenants": str(_shares(setup))},
+        model=setup.model.name,
+        model_fingerprint=hashlib.sha256(repr(setup.model).encode()).hexdigest()[:12],
+        gpu=setup.gpu.name,
+        engine=choice.identity,
+        sharing=profile.sharing,
+        sampler=options.sampler,
+        seed=options.setup.seed,
+        settings=settings_of(
+            noise=options.noise if choice.is_simulated else None,
+            rate="recorded" if options.setup.is_recorded_rate else options.rate_per_s,
+            max_model_len=setup.space.servers[0].max_model_len,
+            baselines={name: placement.fingerprint for name, placement, _ in setup.baselines},
+        ),
+        n_trials=profile.budget.n_trials,
+        n_workers=options.n_workers or 0,
+        storage=mask(options.storage or ""),
+        versions=package_versions(),
+    )
+
+
+def _shares(setup: Setup) -> dict[str, float]:
+    return {t.name: t.share for t in setup.profile.tenants}
+
+
+def front_meta(study: OpenStudy, setup: Setup, choice: EngineChoice, calibration: Calibration) -> FrontMeta:
+    objectives = setup.profile.objectives
+    return FrontMeta(
+        study=study.name,
+        model=setup.served_model,
+        gpu=setup.gpu.name,
+        engine=choice.identity,
+        is_simulated=choice.is_simulated,
+        objectives=objectives,
+        workload_hash=setup.traffic.fingerprint,
+        profile=setup.profile.name,
+        workload=setup.traffic.name,
+        rate_per_s=calibration.rate_per_s,
+        versions={"vllm": "0.32.0", **package_versions()},
+        noise={o.metric: n for o, n in zip(objectives, calibration.noise, strict=True)},
+        sharing=setup.profile.sharing,
+        kept=setup.kept,
+    )
+
+
+def about_study(study: OpenStudy, setup: Setup, choice: EngineChoice, calibration: Calibration, axes: Axes) -> About:
+    """What the dashboard's note says about the study."""
+    profile = setup.profile
+    return About(
+        title=f"{study.name}: {profile.name}",
+        facts={
+            "profile": profile.why,
+            "model": setup.model.name,
+            "GPU": setup.gpu.name,
+            "engine": choice.identity,
+            "workload": f"{setup.traffic.name} ({setup.traffic.fingerprint})",
+            "R": f"{calibration.rate_per_s:.4g} requests/s, {calibration.how}",
+            "reference": calibration.reference,
+        },
+        meanings={
+            **{limit.text: limit.why for limit in calibration.limits},
+            UNSUSTAINED: "the engine did not keep up with R",
+            BOOT: "the configuration did not start, or died",
+        },
+        commands=(study.resume_command, study.export_command, study.dashboard_command),
+        is_simulated=choice.is_simulated,
+        n_trials=profile.budget.n_trials,
+        floors=calibration.noise,
+        axes=axes,
+    )

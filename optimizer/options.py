@@ -1,0 +1,156 @@
+"""The command line of `optimizer.run` as checked values."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optimizer.errors import UserError
+from optimizer.study.setup import SetupOptions
+from optimizer.study.traffic import TrafficOptions
+from search_spaces.overrides import Override, parse_overrides
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """What one run was asked for."""
+
+    setup: SetupOptions
+    study: str | None
+    studies: Path
+    is_resume: bool
+    storage: str | None
+    n_workers: int | None
+    """0 runs inline; None lets the executor choose."""
+    ray_address: str | None
+    engine: str
+    sampler: str
+    rate_per_s: float | None
+    noise: float
+    gpu_price_per_hour: float | None
+    is_json: bool
+    is_explaining_capacity: bool
+
+
+def read_options(args: argparse.Namespace) -> SessionOptions:
+    """Raises UserError naming the flag, the value and what is allowed."""
+    is_recorded, rate = _rate(args.rate)
+    if args.workers is not None and args.workers < 0:
+        raise UserError(f"--workers {args.workers}: give 0 (inline) or more")
+    if not 0 <= args.noise <= 10:
+        raise UserError(f"--noise {args.noise:g}: give a scale from 0 (off) to 10")
+    if args.gpu_price is not None and not (math.isfinite(args.gpu_price) and args.gpu_price > 0):
+        raise UserError(f"--gpu-price {args.gpu_price:g}: give the price of one GPU hour, above 0")
+    if args.max_model_len is not None and args.max_model_len < 2:
+        raise UserError(f"--max-model-len {args.max_model_len}: give at least 2 tokens")
+    return SessionOptions(
+        setup=_setup(args, is_recorded),
+        study=args.study,
+        studies=Path(args.studies),
+        is_resume=args.resume,
+        storage=args.storage,
+        n_workers=args.workers,
+        ray_address=args.ray_address,
+        engine=args.engine,
+        sampler=args.sampler,
+        rate_per_s=rate,
+        noise=args.noise,
+        gpu_price_per_hour=args.gpu_price,
+        is_json=args.json_log,
+        is_explaining_capacity=args.explain_capacity,
+    )
+
+
+def _setup(args: argparse.Namespace, is_recorded: bool) -> SetupOptions:
+    return SetupOptions(
+        profile=args.profile,
+        model=args.model,
+        gpu=args.gpu,
+        sharing=args.gpu_sharing,
+        current=_named("--current", args.current, "INSTANCE"),
+        traffic=TrafficOptions(
+            traces=_named("--trace", args.trace, "TENANT"),
+            time_unit=args.time_unit,
+            is_strict=args.strict,
+            max_bad_rows=args.max_bad_rows,
+            max_model_len=args.max_model_len,
+            is_repeat_allowed=args.repeat_trace,
+        ),
+        is_recorded_rate=is_recorded,
+        slos=tuple(args.slo),
+        overrides=_overrides(args),
+        space_file=_space_file(args.space),
+        advanced=tuple(n.strip() for n in (args.advanced or "").split(",") if n.strip()),
+        variants=_pairs("--model-variant", args.model_variant),
+        n_trials=args.n_trials,
+        seed=args.seed,
+    )
+
+
+def _rate(text: str | None) -> tuple[bool, float | None]:
+    if text is None:
+        return False, None
+    if text == "recorded":
+        return True, None
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not (math.isfinite(rate) and rate > 0):
+        raise UserError(f"--rate {text}: give requests per second above 0, or `recorded`")
+    return False, rate
+
+
+def _named(flag: str, texts: Sequence[str] | None, kind: str) -> dict[str, str]:
+    """`NAME=FILE` or `FILE` -> {name or "": file}. A path that holds `=` and exists is a path."""
+    found: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, rest = text.partition("=")
+        key, value = (name, rest) if equals and not Path(text).exists() and "/" not in name else ("", text)
+        if not value.strip():
+            raise UserError(f"{flag} {text}: the file's name is empty; write {flag} FILE or {flag} {kind}=FILE")
+        if key in found:
+            raise UserError(f"{flag} {text}: given twice for {key or 'everything'}")
+        found[key] = value
+    return found
+
+
+def _pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise UserError(f"{flag} {text}: write {flag} NAME=DIR")
+        found[name] = value
+    return found
+
+
+def _overrides(args: argparse.Namespace) -> tuple[Override, ...]:
+    try:
+        return parse_overrides(args.set, args.range, args.choices, args.add)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _space_file(path: str | None) -> tuple[str, Any]:
+    """(name for messages, the YAML mapping); empty without a file."""
+    if path is None:
+        return "", {}
+    import yaml
+
+    try:
+        document = yaml.safe_load(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise UserError(f"--space {path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        line = getattr(getattr(error, "problem_mark", None), "line", None)
+        where = "" if line is None else f" (line {line + 1})"
+        raise UserError(f"--space {path}: is not valid YAML{where}") from None
+    if not isinstance(document, dict) or not document:
+        raise UserError(f"--space {path}: expected a mapping of parameter names, got {type(document).__name__}")
+    section = document["space"] if set(document) == {"space"} else document
+    return path, section

@@ -1,0 +1,179 @@
+"""The answer: a study's trials, confirmations and rates put together as a Front, and said in plain lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from objectives.hypervolume import Axes
+from objectives.pareto import front as front_of
+from optimizer.reporting.front_table import figure, title_of
+from optimizer.reporting.member import Front, FrontMember, FrontMeta, name_picks
+from optimizer.study.calibration import LOW_LOAD, Calibration
+from optimizer.study.caps import CapAdvice
+from optimizer.study.confirmation import Confirmation
+from optimizer.study.rates import RateFigure, Survival
+from optimizer.study.trial_record import TrialRecord
+from search_spaces.config import Config
+from search_spaces.parameter import Value
+
+THROUGHPUT = "saturation_output_tokens_per_s_per_gpu"
+BASELINE_ATTRIBUTE = "baseline"
+
+
+def configs_of(parameters: Mapping[str, Value], instances: Sequence[str]) -> dict[str, Config]:
+    """The recorded arguments, back as one Config an instance."""
+    if len(instances) == 1:
+        return {instances[0]: Config(dict(parameters))}
+    return {
+        name: Config({k.split(".", 1)[1]: v for k, v in parameters.items() if k.split(".", 1)[0] == name})
+        for name in instances
+    }
+
+
+def assemble(
+    trials: Sequence[TrialRecord],
+    meta: FrontMeta,
+    instances: Sequence[str],
+    axes: Axes,
+    confirmations: Sequence[Confirmation] = (),
+) -> Front:
+    """Every finished trial as a member. Picks are chosen among confirmed members where any is confirmed."""
+    finished = [t for t in trials if t.is_finished]
+    feasible = [t for t in finished if t.is_feasible and t.values is not None]
+    floors = [meta.noise.get(o.metric, 0.0) for o in meta.objectives]
+    kept = front_of([t.values or () for t in feasible], meta.objectives, floors)
+    on_front = {feasible[i].number for i in kept}
+    by_trial = {c.trial: c for c in confirmations}
+    members = [_member(t, instances, t.number in on_front, by_trial.get(t.number)) for t in finished]
+    return Front(meta, tuple(_with_picks(members, meta, axes)))
+
+
+def _member(
+    trial: TrialRecord, instances: Sequence[str], is_on_front: bool, confirmation: Confirmation | None
+) -> FrontMember:
+    return FrontMember(
+        trial=trial.number,
+        configs=configs_of(trial.parameters, instances),
+        values=trial.values,
+        metrics=trial.metrics,
+        violations=trial.violations,
+        is_on_front=is_on_front,
+        is_confirmed=confirmation is not None and confirmation.is_confirmed,
+        note=confirmation.note if confirmation is not None else "",
+        label=str(trial.attributes.get(BASELINE_ATTRIBUTE, "")),
+        cause=trial.reason,
+    )
+
+
+def _with_picks(members: Sequence[FrontMember], meta: FrontMeta, axes: Axes) -> list[FrontMember]:
+    is_any = any(m.is_confirmed for m in members if m.is_on_front)
+    able = [replace(m, is_on_front=m.is_on_front and (m.is_confirmed or not is_any)) for m in members]
+    chosen = {m.trial: m.picks for m in name_picks(able, meta, axes)}
+    return [replace(m, picks=chosen[m.trial]) for m in members]
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What is said below the table."""
+
+    calibration: Calibration
+    rates: Sequence[RateFigure] = ()
+    survivals: Sequence[Survival] = ()
+    traffic_per_s: float | None = None
+    peak_per_s: float | None = None
+    """Rate of the recorded traffic's busiest minute."""
+    gpu_price_per_hour: float | None = None
+    n_gpus: int = 1
+    caps: Sequence[CapAdvice] = ()
+
+
+def answer_lines(front: Front, extras: Extras) -> list[str]:
+    """Rates, replicas, cost, caps and the lines a careful reader needs; no table."""
+    lines = [_rate_line(front, extras.calibration)]
+    lines += _single_server_lines(front, extras.calibration)
+    lines += _rate_figures(front, extras.rates)
+    lines += _survival_lines(front, extras)
+    lines += _cost_lines(front, extras)
+    lines += [
+        f"safe with {c.text}: it turns away {c.turned_away_share:.2%} of the requests (tried on trial {c.trial})"
+        for c in extras.caps
+    ]
+    return lines + _low_load(front, extras.calibration)
+
+
+def _rate_line(front: Front, calibration: Calibration) -> str:
+    sustained = "" if calibration.is_sustained else "; the reference does NOT sustain it"
+    return f"R = {calibration.rate_per_s:.3g} requests/s ({calibration.how}){sustained}"
+
+
+def _single_server_lines(front: Front, calibration: Calibration) -> list[str]:
+    if calibration.single_server is None:
+        return []
+    figures = [f"{title_of(o.metric)} {figure(calibration.single_server.get(o.metric))}" for o in front.meta.objectives]
+    return ["for comparison, one server with every tenant on the whole card: " + ", ".join(figures)]
+
+
+def _rate_figures(front: Front, rates: Sequence[RateFigure]) -> list[str]:
+    lines = []
+    for member in front.members:
+        own = [r for r in rates if r.trial == member.trial]
+        if own:
+            names = "/".join(member.picks) or "front"
+            lines.append(f"trial {member.trial} ({names}) at " + "; ".join(_at_rate(front, member, r) for r in own))
+    return lines
+
+
+def _at_rate(front: Front, member: FrontMember, rate: RateFigure) -> str:
+    steady = [o.metric for o in front.meta.objectives if o.metric.startswith("steady_")]
+    figures = ", ".join(f"{_short(m)} {figure(rate.metrics.get(m))}" for m in steady)
+    served = rate.metrics.get("steady_output_tokens_per_s_per_gpu")
+    return f"{rate.share_of_r:g} R: {figure(served)} tok/s/GPU, {figures}" + (
+        "" if rate.is_sustained else " (not sustained)"
+    )
+
+
+def _short(metric: str) -> str:
+    return title_of(metric).replace(" (steady)", "").replace("worst tenant's ", "")
+
+
+def _survival_lines(front: Front, extras: Extras) -> list[str]:
+    lines = []
+    for survival in extras.survivals:
+        held = "at least " if survival.is_at_least else ""
+        text = f"trial {survival.trial} keeps the promise up to {held}{survival.rate_per_s:.3g} requests/s"
+        if extras.traffic_per_s:
+            n = survival.replicas(extras.traffic_per_s)
+            text += f"; the recorded {extras.traffic_per_s:.3g}/s need {n} replica{'s' if n != 1 else ''}"
+        if extras.peak_per_s:
+            text += f", the busiest minute's {extras.peak_per_s:.3g}/s {survival.replicas(extras.peak_per_s)}"
+        lines.append(text)
+    return lines
+
+
+def _cost_lines(front: Front, extras: Extras) -> list[str]:
+    if extras.gpu_price_per_hour is None:
+        return []
+    costs = [
+        f"trial {m.trial} {cost_per_million_tokens(extras.gpu_price_per_hour, tokens):.3g}"
+        for m in front.members
+        if (tokens := m.metrics.get(THROUGHPUT))
+    ]
+    at = f"at {extras.gpu_price_per_hour:g} per GPU hour, busy without a pause"
+    return [f"cost per million output tokens {at}: " + ", ".join(costs)] if costs else []
+
+
+def cost_per_million_tokens(price_per_hour: float, tokens_per_s_per_gpu: float) -> float:
+    """Price of one GPU hour over the tokens it makes, per million."""
+    return price_per_hour / (tokens_per_s_per_gpu * 3600) * 1e6
+
+
+def _low_load(front: Front, calibration: Calibration) -> list[str]:
+    reference = calibration.metrics.get(THROUGHPUT)
+    best = max((m.metrics.get(THROUGHPUT) or 0.0 for m in front.members), default=0.0)
+    if calibration.capacity_per_s is None or not reference or best <= LOW_LOAD * reference:
+        return []
+    share = best / reference
+    return [
+        f"the load is now low for this hardware: the best member saturates at {share:.2f} x the reference's capacity"
+    ]

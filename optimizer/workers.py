@@ -1,0 +1,66 @@
+"""Which engine a run uses, and the workers that run it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from optimizer.cluster.executor import Executor
+from optimizer.cluster.inline import InlineExecutor
+from optimizer.cluster.ray_executor import RayExecutor
+from optimizer.cluster.slots import GpuDetection, detect_gpus
+from optimizer.engines.build import EngineSpec, SimulatedEngineSpec
+from optimizer.engines.simulator.engine import SimulatorSpec
+from optimizer.errors import Unavailable
+from optimizer.options import SessionOptions
+from optimizer.study.setup import Setup
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """The engine of a study and why it was taken."""
+
+    spec: EngineSpec
+    identity: str
+    is_simulated: bool
+    notice: str
+
+
+def choose_engine(options: SessionOptions, setup: Setup) -> EngineChoice:
+    """`auto` takes vLLM where a GPU and vLLM are found, else the simulator, and says which.
+
+    Raises Unavailable, with what was checked, when vLLM is asked for and cannot run."""
+    if options.engine == "simulator":
+        return _simulator(options, setup, "simulating, as asked")
+    found = detect_gpus()
+    reason = _why_not_vllm(found)
+    if options.engine == "vllm":
+        raise Unavailable(f"--engine vllm: {reason}; use --engine simulator to search on a simulated GPU")
+    return _simulator(options, setup, f"{reason}, simulating")
+
+
+def _why_not_vllm(found: GpuDetection) -> str:
+    if not found.gpus:
+        return f"no GPU found ({'; '.join(found.checked)})"
+    if importlib.util.find_spec("vllm") is None:
+        return f"{len(found.gpus)} GPU(s) found but no vLLM in this Python"
+    return "a GPU and vLLM are found, but this version measures on the simulator only"
+
+
+def _simulator(options: SessionOptions, setup: Setup, notice: str) -> EngineChoice:
+    spec = SimulatedEngineSpec(SimulatorSpec(setup.model, setup.gpu, options.noise))
+    calibrated = "" if setup.gpu.is_calibrated else f"; {setup.gpu.name} is uncalibrated: no kernel data for this card"
+    return EngineChoice(spec, spec.build().identity, True, notice + calibrated)
+
+
+@contextmanager
+def start_executor(options: SessionOptions, choice: EngineChoice, study: str) -> Iterator[Executor]:
+    """Ray workers, a local Ray or the cluster at --ray-address; --workers 0 runs in this process."""
+    if options.n_workers == 0:
+        with InlineExecutor(choice.spec) as inline:
+            yield inline
+        return
+    with RayExecutor(choice.spec, study=study, n_slots=options.n_workers, address=options.ray_address) as workers:
+        yield workers
