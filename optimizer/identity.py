@@ -117,7 +117,8 @@ def _shadow_text(package: str, place: Path) -> str:
         advice = f"`pip uninstall {owner.metadata['Name']}`, or install {DISTRIBUTION} into an environment of its own"
     else:
         advice = f"rename {place}, or run from another folder"
-    return f"the package {package!r} is taken from {place} ({theirs}) and not from {ROOT / package} ({_our_name()}); {advice}"
+    ours = f"{ROOT / package} ({_our_name()})"
+    return f"the package {package!r} is taken from {place} ({theirs}) and not from {ours}; {advice}"
 
 
 def _owner(place: Path) -> Distribution | None:

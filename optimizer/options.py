@@ -45,6 +45,8 @@ def read_options(args: argparse.Namespace) -> SessionOptions:
         raise UserError(f"--noise {args.noise:g}: give a scale from 0 (off) to 10")
     if args.gpu_price is not None and not (math.isfinite(args.gpu_price) and args.gpu_price > 0):
         raise UserError(f"--gpu-price {args.gpu_price:g}: give the price of one GPU hour, above 0")
+    if args.gpus_per_server < 1:
+        raise UserError(f"--gpus-per-server {args.gpus_per_server}: give at least 1")
     if args.max_model_len is not None and args.max_model_len < 2:
         raise UserError(f"--max-model-len {args.max_model_len}: give at least 2 tokens")
     return SessionOptions(
@@ -86,6 +88,7 @@ def _setup(args: argparse.Namespace, is_recorded: bool) -> SetupOptions:
         space_file=_space_file(args.space),
         advanced=tuple(n.strip() for n in (args.advanced or "").split(",") if n.strip()),
         variants=_pairs("--model-variant", args.model_variant),
+        n_gpus=args.gpus_per_server,
         n_trials=args.n_trials,
         seed=args.seed,
     )

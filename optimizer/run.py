@@ -53,6 +53,13 @@ def _what(g: argparse._ArgumentGroup) -> None:
     )
     g.add_argument("--gpu", metavar="NAME", help="A100-80, H100-80, L40S-48, ... (default: the profile's)")
     g.add_argument("--engine", choices=ENGINES, default="auto", help="auto takes vLLM where a GPU and vLLM are found")
+    g.add_argument(
+        "--gpus-per-server",
+        type=int,
+        default=1,
+        metavar="N",
+        help="GPUs one server may use: bounds tensor_parallel_size (--advanced), throughput stays per GPU",
+    )
     g.add_argument("--gpu-sharing", choices=("time-slice", "mps"), help="how instances on one card share its compute")
     g.add_argument(
         "--current",

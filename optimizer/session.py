@@ -30,6 +30,7 @@ from optimizer.study.caps import CapAdvice, advise_caps
 from optimizer.study.confirmation import Confirmation, Confirmer
 from optimizer.study.dashboard import StudyBoard
 from optimizer.study.events import Event, Notice, StageStarted, StudyFinished, TrialFinished
+from optimizer.study.isolation import Isolation, IsolationProbe
 from optimizer.study.judge import Judge
 from optimizer.study.opening import OpenStudy, open_study
 from optimizer.study.proposer import Proposer, RandomProposer, TpeProposer
@@ -189,6 +190,7 @@ class Session:
             peak_per_s=traffic.peak_per_s,
             gpu_price_per_hour=self._options.gpu_price_per_hour,
             caps=self._caps(front, judge, calibration),
+            isolations=self._isolations(front, calibration),
         )
         return front, extras
 
@@ -238,6 +240,15 @@ class Session:
         """Requests per second at which the member saturates; above it no promise on latency is kept for long."""
         requests = member.metrics.get("saturation_requests_per_s_per_gpu") or 0.0
         return max(requests, calibration.rate_per_s) * 1.1
+
+    def _isolations(self, front: Front, calibration: Calibration) -> tuple[Isolation, ...]:
+        picked = [m for m in front.members if m.picks]
+        if not self._setup.profile.is_shared or not picked:
+            return ()
+        self._show(StageStarted("isolation", "each tenant beside a saturated neighbour and beside an idle one"))
+        steady = self._loads(calibration.rate_per_s, ("steady",))[0]
+        probe = IsolationProbe(steady, self._options.setup.seed, self._runs)
+        return probe.measure([(m.trial, self._placed(m), m.metrics) for m in picked])
 
     def _caps(self, front: Front, judge: Judge, calibration: Calibration) -> tuple[CapAdvice, ...]:
         nearest = [m for m in front.nearest_misses(1) if m.values is not None]

@@ -13,9 +13,11 @@ from optimizer.cluster.ray_executor import RayExecutor
 from optimizer.cluster.slots import GpuDetection, detect_gpus
 from optimizer.engines.build import EngineSpec, SimulatedEngineSpec
 from optimizer.engines.simulator.engine import SimulatorSpec
-from optimizer.errors import Unavailable
+from optimizer.engines.simulator.settings import MODELLED
+from optimizer.errors import Unavailable, UserError
 from optimizer.options import SessionOptions
 from optimizer.study.setup import Setup
+from search_spaces.space import KV_SPLIT, flag_of
 
 
 @dataclass(frozen=True)
@@ -38,21 +40,33 @@ def choose_engine(options: SessionOptions, setup: Setup) -> EngineChoice:
     reason = _why_not_vllm(found)
     if options.engine == "vllm":
         raise Unavailable(f"--engine vllm: {reason}; use --engine simulator to search on a simulated GPU")
-    return _simulator(options, setup, f"{reason}, simulating")
+    found_none = "no GPU found, simulating" if not found.gpus else "simulating"
+    return _simulator(options, setup, f"{found_none} ({reason})")
 
 
 def _why_not_vllm(found: GpuDetection) -> str:
     if not found.gpus:
-        return f"no GPU found ({'; '.join(found.checked)})"
+        return f"no GPU found: {'; '.join(found.checked)}"
     if importlib.util.find_spec("vllm") is None:
         return f"{len(found.gpus)} GPU(s) found but no vLLM in this Python"
     return "a GPU and vLLM are found, but this version measures on the simulator only"
 
 
 def _simulator(options: SessionOptions, setup: Setup, notice: str) -> EngineChoice:
-    spec = SimulatedEngineSpec(SimulatorSpec(setup.model, setup.gpu, options.noise))
+    _check_modelled(setup)
+    spec = SimulatedEngineSpec(SimulatorSpec(setup.model, setup.gpu, options.noise, setup.space.variants))
     calibrated = "" if setup.gpu.is_calibrated else f"; {setup.gpu.name} is uncalibrated: no kernel data for this card"
     return EngineChoice(spec, spec.build().identity, True, notice + calibrated)
+
+
+def _check_modelled(setup: Setup) -> None:
+    """Refuse to search what the simulator has no model of: every value would measure the same."""
+    unknown = sorted({flag_of(p.name) for p in setup.space.searched} - MODELLED - {KV_SPLIT})
+    if unknown:
+        raise UserError(
+            f"{unknown[0]}: the simulator has no model of it, so every value would measure the same;"
+            " leave it out, or search on a real engine"
+        )
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from optimizer.reporting.member import Front, FrontMember, FrontMeta, name_picks
 from optimizer.study.calibration import LOW_LOAD, Calibration
 from optimizer.study.caps import CapAdvice
 from optimizer.study.confirmation import Confirmation
+from optimizer.study.isolation import Isolation
 from optimizer.study.rates import RateFigure, Survival
 from optimizer.study.trial_record import TrialRecord
 from search_spaces.config import Config
@@ -86,6 +87,7 @@ class Extras:
     gpu_price_per_hour: float | None = None
     n_gpus: int = 1
     caps: Sequence[CapAdvice] = ()
+    isolations: Sequence[Isolation] = ()
 
 
 def answer_lines(front: Front, extras: Extras) -> list[str]:
@@ -93,6 +95,8 @@ def answer_lines(front: Front, extras: Extras) -> list[str]:
     lines = [_rate_line(front, extras.calibration)]
     lines += _single_server_lines(front, extras.calibration)
     lines += _rate_figures(front, extras.rates)
+    lines += _isolation_lines(front, extras.isolations)
+    lines += _variant_lines(front)
     lines += _survival_lines(front, extras)
     lines += _cost_lines(front, extras)
     lines += [
@@ -131,6 +135,40 @@ def _at_rate(front: Front, member: FrontMember, rate: RateFigure) -> str:
     return f"{rate.share_of_r:g} R: {figure(served)} tok/s/GPU, {figures}" + (
         "" if rate.is_sustained else " (not sustained)"
     )
+
+
+def _isolation_lines(front: Front, isolations: Sequence[Isolation]) -> list[str]:
+    """A tenant's tail beside a saturated neighbour over the same beside an idle one."""
+    lines = []
+    for member in front.members:
+        own = [i for i in isolations if i.trial == member.trial]
+        if own:
+            figures = [f"{i.tenant} P99 TTFT x{figure(i.ttft_ratio)}, P99 ITL x{figure(i.itl_ratio)}" for i in own]
+            names = "/".join(member.picks)
+            lines.append(
+                f"isolation of trial {member.trial} ({names}), neighbour saturated over idle: {'; '.join(figures)}"
+            )
+    return lines
+
+
+def _variant_lines(front: Front) -> list[str]:
+    """The best of each checkpoint apart: what another checkpoint gains is no merit of the budgets."""
+    groups: dict[str, list[FrontMember]] = {}
+    for member in front.members:
+        names = dict.fromkeys(str(c.get("model", front.meta.model)) for c in member.configs.values())
+        groups.setdefault(", ".join(names), []).append(member)
+    if len(groups) < 2 and list(groups) in ([], [front.meta.model]):
+        return []
+    return [f"checkpoint {name}: {_bests(front, members)}" for name, members in groups.items()]
+
+
+def _bests(front: Front, members: Sequence[FrontMember]) -> str:
+    values = [m.values for m in members if m.values is not None]
+    best = [
+        (max if o.direction == "maximize" else min)(v[i] for v in values) for i, o in enumerate(front.meta.objectives)
+    ]
+    named = zip(front.meta.objectives, best, strict=True)
+    return f"{len(members)} on the front; best " + ", ".join(f"{title_of(o.metric)} {figure(b)}" for o, b in named)
 
 
 def _short(metric: str) -> str:

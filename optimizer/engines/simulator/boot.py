@@ -37,6 +37,8 @@ class Booted:
 
     instance: Instance
     settings: Settings
+    model: ModelFacts
+    """The checkpoint it serves."""
     memory: MemoryUse
     """As booted; a live change moves limits, not allocations."""
     n_blocks: int
@@ -47,9 +49,11 @@ class Booted:
         return self.n_blocks * self.settings.budgets.block_size
 
 
-def boot_instances(placement: Placement, model: ModelFacts, gpu: GpuFacts) -> tuple[Booted, ...]:
-    """Every instance of the placement on one card. Raises EngineFailed at the first phase that cannot pass."""
-    settings = [resolve(i.config, model, gpu) for i in placement.instances]
+def boot_instances(placement: Placement, models: Seq[ModelFacts], gpu: GpuFacts) -> tuple[Booted, ...]:
+    """Every instance of the placement on one card, each with its own checkpoint. Raises EngineFailed at the first
+    phase that cannot pass."""
+    pairs = list(zip(placement.instances, models, strict=True))
+    settings = [resolve(i.config, model, gpu) for i, model in pairs]
     if len({s.tp for s in settings}) > 1:
         sizes = ", ".join(str(s.tp) for s in settings)
         raise EngineFailed(
@@ -58,22 +62,20 @@ def boot_instances(placement: Placement, model: ModelFacts, gpu: GpuFacts) -> tu
             f"instances that share a card need one tensor_parallel_size, got {sizes}",
             is_config_fault=True,
         )
-    uses = [memory_use(model, gpu, i.config) for i in placement.instances]
+    uses = [memory_use(model, gpu, i.config) for i, model in pairs]
     failed = check_card(uses, gpu, [i.config for i in placement.instances])
     if failed is not None:
         raise out_of_memory(*failed, gpu)
-    return tuple(
-        Booted(i, s, u, _n_blocks(i, s, u)) for i, s, u in zip(placement.instances, settings, uses, strict=True)
-    )
+    return tuple(Booted(i, s, m, u, _n_blocks(i, s, u)) for (i, m), s, u in zip(pairs, settings, uses, strict=True))
 
 
-def move_live(booted: Booted, instance: Instance, model: ModelFacts, gpu: GpuFacts) -> Booted:
+def move_live(booted: Booted, instance: Instance, gpu: GpuFacts) -> Booted:
     """The booted instance with other live arguments. Buffers, graphs and KV pool stay allocated, so the token budget,
     the seats and the KV budget only go down from their boot values. Raises EngineFailed otherwise."""
-    settings = resolve(instance.config, model, gpu)
+    settings = resolve(instance.config, booted.model, gpu)
     was, now, n_blocks = booted.settings.budgets, settings.budgets, booted.n_blocks
     if "kv_cache_memory_bytes" in instance.config:
-        n_blocks = _n_blocks(instance, settings, memory_use(model, gpu, instance.config))
+        n_blocks = _n_blocks(instance, settings, memory_use(booted.model, gpu, instance.config))
     grown = {
         "max_num_batched_tokens": now.max_num_batched_tokens > was.max_num_batched_tokens,
         "max_num_seqs": now.max_num_seqs > was.max_num_seqs,
@@ -83,7 +85,7 @@ def move_live(booted: Booted, instance: Instance, model: ModelFacts, gpu: GpuFac
         if has_grown:
             cause = f"{instance.name}: a running engine can only lower {name} from its boot value; boot again"
             raise EngineFailed("arguments", "configure", cause, is_config_fault=False)
-    return Booted(instance, settings, booted.memory, n_blocks)
+    return Booted(instance, settings, booted.model, booted.memory, n_blocks)
 
 
 def _n_blocks(instance: Instance, settings: Settings, memory: MemoryUse) -> int:
@@ -134,16 +136,16 @@ def min_free_bytes(booted: Seq[Booted], gpu: GpuFacts, is_stress: bool) -> int:
     return max(free, 0)
 
 
-def boot_seconds(booted: Seq[Booted], model: ModelFacts) -> dict[str, float]:
+def boot_seconds(booted: Seq[Booted]) -> dict[str, float]:
     """Virtual seconds per phase; instances on one card start one after the other."""
     seconds = dict.fromkeys(("start", "load", "compile", "profile", "graph_capture"), 0.0)
     for one in booted:
         b, s = one.settings.budgets, one.settings
         seconds["start"] += START_S
-        seconds["load"] += model.weight_bytes(s.tp) / LOAD_BYTES_PER_S
+        seconds["load"] += one.model.weight_bytes(s.tp) / LOAD_BYTES_PER_S
         seconds["profile"] += PROFILE_S
         if not s.is_eager:
             sizes = graph_sizes(b.max_num_batched_tokens, b.max_num_seqs, s.max_graph_tokens)
-            seconds["compile"] += COMPILE_S + COMPILE_LAYER_S * model.n_layers
+            seconds["compile"] += COMPILE_S + COMPILE_LAYER_S * one.model.n_layers
             seconds["graph_capture"] += GRAPH_S * len(sizes)
     return seconds

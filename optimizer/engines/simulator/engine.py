@@ -5,14 +5,15 @@ It never sleeps and opens no file. What it returns is labelled simulated by `is_
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 import optimizer
 from objectives.measurement import EngineSample, PhaseMeasurement, RequestRecord
-from optimizer.engines.engine import BootReport, LoadPlan, Placement, boot_key
+from optimizer.engines.engine import BootReport, Instance, LoadPlan, Placement, boot_key
 from optimizer.engines.simulator import boot, colocation, recording
 from optimizer.engines.simulator.noise import StepNoise
 from optimizer.engines.simulator.prefixes import content_keys
@@ -35,6 +36,8 @@ class SimulatorSpec:
     gpu: GpuFacts
     noise: float = 1.0
     """Scale of the noise (boot to boot and per step); 0 or False: none."""
+    variants: Mapping[str, ModelFacts] = field(default_factory=dict)
+    """Value of a configuration's `model` argument -> that checkpoint's facts; others are `model`."""
     is_stepwise: bool = False
     """Walk every step request by request, without short cuts: slow, for tests."""
 
@@ -64,18 +67,18 @@ class SimulatedEngine:
         self.stop()
         spec = self._spec
         colocation.speed_of(placement.sharing, len(placement.instances))
-        booted = boot.boot_instances(placement, spec.model, spec.gpu)
+        booted = boot.boot_instances(placement, [self._model_of(i) for i in placement.instances], spec.gpu)
         self._placement, self._booted, self._active, self._seed = placement, booted, booted, seed
-        self._step_times = tuple(Roofline(spec.model, spec.gpu, _shape(b.settings)) for b in booted)
+        self._step_times = tuple(Roofline(b.model, spec.gpu, _shape(b.settings)) for b in booted)
         return BootReport(
-            seconds=boot.boot_seconds(booted, spec.model),
+            seconds=boot.boot_seconds(booted),
             kv_tokens={b.instance.name: b.kv_tokens for b in booted},
             kv_blocks={b.instance.name: b.n_blocks for b in booted},
             free_memory_bytes=boot.min_free_bytes(booted, spec.gpu, is_stress=False),
             facts={
                 "gpu": spec.gpu.name,
                 "gpu_is_calibrated": spec.gpu.is_calibrated,
-                "model": spec.model.name,
+                "model": ", ".join(dict.fromkeys(b.model.name for b in booted)),
                 "sharing": placement.sharing,
                 "ignored_arguments": sorted({name for b in booted for name in b.settings.ignored}),
             },
@@ -88,8 +91,7 @@ class SimulatedEngine:
                 "arguments", "configure", "only a new boot can change these arguments", is_config_fault=False
             )
         pairs = zip(self._booted, placement.instances, strict=True)
-        spec = self._spec
-        self._active = tuple(boot.move_live(booted, instance, spec.model, spec.gpu) for booted, instance in pairs)
+        self._active = tuple(boot.move_live(booted, instance, self._spec.gpu) for booted, instance in pairs)
 
     def reset(self) -> None:
         """Every load starts on empty caches; nothing outlives a replay here."""
@@ -123,6 +125,9 @@ class SimulatedEngine:
         self._placement, self._booted, self._active, self._step_times = None, (), (), ()
 
     # ---------------------------------------------------------------------------------------------------------------
+
+    def _model_of(self, instance: Instance) -> ModelFacts:
+        return self._spec.variants.get(str(instance.config.get("model")), self._spec.model)
 
     def _require_boot(self) -> Placement:
         if self._placement is None:

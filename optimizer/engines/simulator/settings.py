@@ -18,7 +18,7 @@ MODELLED = frozenset(
         *("enable_chunked_prefill", "scheduler_reserve_full_isl", "watermark", "async_scheduling"),
         *("enable_prefix_caching", "max_num_queued_reqs", "enforce_eager", "gpu_memory_utilization"),
         *("kv_cache_memory_bytes", "num_gpu_blocks_override", "kv_cache_dtype", "tensor_parallel_size"),
-        *("max_cudagraph_capture_size", "scheduling_policy"),
+        *("max_cudagraph_capture_size", "scheduling_policy", "model"),
     )
 )
 LIVE = frozenset(

@@ -1,0 +1,193 @@
+"""Plotly figures of the feasible front for optuna-dashboard: in 3-D, and the first objective against each other one.
+
+Small on purpose: the dashboard keeps a figure in pieces of 2,045 characters, each one write to the database.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from optimizer.study.board_text import Standing, launch_text
+from optimizer.study.terms import Terms
+from optimizer.study.trial_record import TrialRecord
+
+MAX_POINTS = 400
+"""Newest points drawn of each kind; the front is always whole."""
+_INK, _QUIET, _BAD, _LINE = "#1f2933", "#8fb3d9", "#b8bec6", "#d9dee4"
+_FRONT = "#c2410c"
+_LOG_SPAN = 8.0
+
+
+def front_3d(standing: Standing, terms: Terms, title: str) -> go.Figure:
+    """Three objectives at once; the front in colour, feasible points quiet, infeasible ones grey."""
+    figure = go.Figure()
+    for name, trials, marker, labels in _groups(standing):
+        x, y, z = _columns(trials, 3)
+        figure.add_trace(
+            go.Scatter3d(
+                x=x,
+                y=y,
+                z=z,
+                name=name,
+                mode="markers+text",
+                marker={**marker, "size": 0.5 * marker["size"], "line": {"width": 0}},
+                text=labels,
+                textposition="top center",
+                textfont={"size": 11, "color": _INK},
+                hovertext=_hover(trials, standing, terms),
+                hoverinfo="text",
+            )
+        )
+    axes = [
+        {
+            "title": {"text": _wrapped(label), "font": {"size": 11}},
+            "tickfont": {"size": 10},
+            "gridcolor": _LINE,
+            "showbackground": True,
+            "backgroundcolor": "#f7f8fa",
+            "nticks": 6,
+            **scale,
+        }
+        for label, scale in zip(terms.labels, _ranges(standing), strict=False)
+    ]
+    camera = {"eye": {"x": 1.5, "y": -1.7, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.12}}
+    scene = {"xaxis": axes[0], "yaxis": axes[1], "zaxis": axes[2], "camera": camera, "aspectmode": "cube"}
+    figure.update_layout(**_layout(title), scene=scene)
+    figure.update_layout(margin={"l": 0, "r": 0, "t": 60, "b": 0})
+    return figure
+
+
+def front_2d(standing: Standing, terms: Terms, title: str, other: int) -> go.Figure:
+    """The first objective against another one (by position)."""
+    figure = go.Figure()
+    for name, trials, marker, labels in _groups(standing):
+        columns = _columns(trials, len(terms.labels))
+        figure.add_trace(
+            go.Scatter(
+                x=columns[0],
+                y=columns[other],
+                name=name,
+                mode="markers+text",
+                marker=marker,
+                text=labels,
+                textposition=_sides(columns[0]),
+                textfont={"size": 11, "color": _INK},
+                hovertext=_hover(trials, standing, terms),
+                hoverinfo="text",
+            )
+        )
+    ranges = _ranges(standing)
+    figure.update_layout(
+        **_layout(title), xaxis=_axis(terms.labels[0], ranges[0]), yaxis=_axis(terms.labels[other], ranges[other])
+    )
+    return figure
+
+
+def _groups(standing: Standing) -> list[tuple[str, Sequence[TrialRecord], dict[str, Any], list[str]]]:
+    """(name, trials, marker, labels) from the back to the front."""
+    front = {t.number for t in standing.front}
+    behind = [t for t in standing.feasible if t.number not in front][-MAX_POINTS:]
+    missed = [t for t in standing.trials if t.values is not None and not t.is_feasible][-MAX_POINTS:]
+    groups = [
+        ("misses a limit", missed, {"color": _BAD, "size": 7, "symbol": "x"}, [""] * len(missed)),
+        ("feasible, beaten", behind, {"color": _QUIET, "size": 9}, [""] * len(behind)),
+        (
+            "front",
+            standing.front,
+            {"color": _FRONT, "size": 11},
+            [standing.names.get(t.number, "") for t in standing.front],
+        ),
+    ]
+    return [group for group in groups if group[1]]
+
+
+def _label(trial: TrialRecord, standing: Standing) -> str:
+    name = standing.names.get(trial.number)
+    return f"{trial.number}: {name}" if name else str(trial.number)
+
+
+def _columns(trials: Sequence[TrialRecord], n: int) -> list[list[float]]:
+    return [[float(f"{(t.values or ())[i]:.5g}") for t in trials] for i in range(n)]
+
+
+def _hover(trials: Sequence[TrialRecord], standing: Standing, terms: Terms) -> list[str]:
+    texts = []
+    for t in trials:
+        lines = [f"trial {_label(t, standing)}"]
+        lines += [f"{label}: {v:.4g}" for label, v in zip(terms.labels, t.values or (), strict=True)]
+        lines += [t.reason[:120]] if t.reason else []
+        if any(t.number == f.number for f in standing.front):
+            lines += launch_text(t.parameters).splitlines()
+        texts.append("<br>".join(line.replace("<", "&lt;") for line in lines))
+    return texts
+
+
+def _ranges(standing: Standing) -> list[dict[str, Any]]:
+    """Axes that show the feasible points well: by ratio when they span much, cut where infeasible ones run away."""
+    values = [t.values for t in standing.feasible if t.values is not None]
+    values = values or [t.values for t in standing.trials if t.values is not None]
+    return [_range(list(column)) for column in zip(*values, strict=True)]
+
+
+def _range(column: list[float]) -> dict[str, Any]:
+    low, high = min(column), max(column)
+    if low > 0 and high > _LOG_SPAN * low:
+        ticks = _round_numbers(low / 1.3, high * 1.3)
+        scale = [math.log10(low / 1.3), math.log10(high * 1.3)]
+        return {"type": "log", "range": scale, "tickvals": ticks, "ticktext": [f"{t:,g}" for t in ticks]}
+    pad = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
+    return {"range": [low - pad, high + pad]}
+
+
+def _round_numbers(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten from `low` to `high`."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    numbers = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
+    return [n for n in numbers if low <= n <= high]
+
+
+def _sides(x: Sequence[float]) -> list[str]:
+    """Names lean inwards from the edges, and every other one hangs below, so that near ones stay readable."""
+    middle = (min(x) + max(x)) / 2
+    return [f"{'bottom' if i % 2 else 'top'} {'left' if v > middle else 'right'}" for i, v in enumerate(x)]
+
+
+def _axis(label: str, scale: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "title": {"text": label, "standoff": 12},
+        "gridcolor": _LINE,
+        "linecolor": _INK,
+        "zeroline": False,
+        "color": _INK,
+        "automargin": True,
+        **scale,
+    }
+
+
+def _layout(title: str) -> dict[str, Any]:
+    return {
+        "title": {"text": title, "x": 0.02, "y": 0.97, "font": {"size": 15, "color": _INK}},
+        "template": "none",
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "font": {"color": _INK},
+        "height": 450,
+        "legend": {"orientation": "h", "x": 0.0, "y": 1.02, "yanchor": "bottom", "font": {"color": _INK}},
+        "margin": {"l": 60, "r": 30, "t": 70, "b": 55},
+    }
+
+
+def short(label: str) -> str:
+    """The name without unit and load, which the other plots show: for titles."""
+    return re.split(r" [(\[]", label, maxsplit=1)[0]
+
+
+def _wrapped(label: str) -> str:
+    """A long axis title in lines: in 3-D it would be cut off."""
+    return "<br>".join(textwrap.wrap(label, 26))

@@ -1,0 +1,262 @@
+"""Calibration: what the reference configuration can carry, before trial 0. Gives R, the noise floor, tenants' targets.
+
+A saturation load gives the reference's capacity C0 in requests per second at the workload's mix. The recorded arrivals
+at a share of C0 (0.8 by default) must be sustained, else that rate x 0.85, at most three times; then R is frozen for
+the study. Repeats of the reference at R with other seeds give the noise floor, the targets of tenants that were
+promised nothing, and the bounds of limits that are relative to the reference. These runs are not trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from objectives.measurement import Load, Measurement, PhaseMeasurement
+from objectives.metric import Targets, compute_pooled_metrics, load_samples
+from objectives.objective import Limit, Objective
+from objectives.tenancy import reference_targets
+from optimizer.engines.engine import LoadPlan, Placement
+from optimizer.errors import UserError
+from optimizer.profiles.profile import Profile, RelativeLimit
+from optimizer.study.events import Listener, Notice
+from optimizer.study.runs import Runs
+from optimizer.trial import Infeasible, Measured, Outcome, TrialPlan
+
+STEP_DOWN = 0.85
+MAX_STEPS_DOWN = 3
+LOW_LOAD = 1.3
+"""A configuration that saturates above this multiple of C0 says that the load is now low for this hardware."""
+MIN_NOISE = 0.005
+"""Differences below half a percent are never worth a decision, whatever the repeats say."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A configuration to hold everything else against."""
+
+    name: str
+    """`current`, `vLLM defaults`, `safe`."""
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What calibration found; stored with the study and never changed by a resume."""
+
+    reference: str
+    """Name of the reference that could be measured."""
+    capacity_per_s: float | None
+    """C0: requests per second the reference finishes at saturation; None when the rate was given."""
+    rate_per_s: float
+    """R, requests per second, all tenants together."""
+    how: str
+    is_sustained: bool
+    values: tuple[float, ...]
+    """The reference's objectives at R, repeats pooled: the frozen reference of the hypervolume."""
+    noise: tuple[float, ...]
+    """Relative noise floor of each objective, from repeats of one window."""
+    targets: Mapping[str, Targets]
+    limits: tuple[Limit, ...]
+    """The profile's limits with relative ones resolved, then the user's own."""
+    metrics: Mapping[str, float | None]
+    single_server: Mapping[str, float | None] | None = None
+    """Several instances only: the same figures of one server that has every tenant."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Calibration:
+        return cls(
+            **{
+                **body,
+                "values": tuple(body["values"]),
+                "noise": tuple(body["noise"]),
+                "targets": {t: Targets(**v) for t, v in body["targets"].items()},
+                "limits": tuple(Limit(**limit) for limit in body["limits"]),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Calibrator:
+    """What calibration needs. `loads(rate, names)` builds the frozen loads of the study's window at a rate."""
+
+    profile: Profile
+    references: tuple[Reference, ...]
+    """In order of preference; the first that boots is the reference."""
+    loads: Callable[[float, Sequence[Load]], tuple[LoadPlan, ...]]
+    shares: Mapping[str, float]
+    """tenant -> share of the requests"""
+    own_limits: tuple[Limit, ...]
+    single_server: Placement | None
+    seed: int
+    runs: Runs
+    listener: Listener
+
+    def calibrate(self, rate_per_s: float | None) -> Calibration:
+        """Find R unless `rate_per_s` fixes it. Raises UserError when no reference boots."""
+        if rate_per_s is None:
+            reference, capacity = self._find_capacity()
+            rate, is_sustained, how = self._find_rate(reference, capacity)
+        else:
+            reference, capacity = self.references[0], None
+            rate, is_sustained, how = rate_per_s, True, "as given"
+        reference, measured = self._repeat(reference, rate)
+        targets = self._targets(measured)
+        metrics = compute_pooled_metrics(measured, targets)
+        values = _values(metrics, self.profile.objectives)
+        if values is None:
+            raise UserError(self._unread(reference, metrics))
+        if rate_per_s is not None:
+            not_sustained = metrics.get("steady_unsustained")
+            is_sustained = not_sustained is not None and not_sustained <= 0
+        return Calibration(
+            reference=reference.name,
+            capacity_per_s=capacity,
+            rate_per_s=rate,
+            how=how,
+            is_sustained=is_sustained,
+            values=values,
+            noise=self._noise(measured, targets, values),
+            targets=targets,
+            limits=(*self._limits(metrics), *self.own_limits),
+            metrics=metrics,
+            single_server=self._single_server(rate, targets),
+        )
+
+    def _find_capacity(self) -> tuple[Reference, float]:
+        """The first reference that boots and what it finishes per second at saturation."""
+        reasons = []
+        for i, reference in enumerate(self.references):
+            outcome = self._run(reference.placement, self.loads(1.0, ("saturation",)), run=i, what="saturation")
+            if isinstance(outcome, Measured):
+                capacity = capacity_per_s(outcome.measurement.phases["saturation"], self.shares)
+                if capacity > 0:
+                    return reference, capacity
+                reasons.append(f"{reference.name}: no request finished")
+                continue
+            reasons.append(f"{reference.name}: {_cause(outcome)}")
+            self.listener(Notice(f"{reference.name} cannot be the reference: {_cause(outcome)}", is_warning=True))
+        raise UserError(f"no reference configuration can be measured: {'; '.join(reasons)}")
+
+    def _find_rate(self, reference: Reference, capacity: float) -> tuple[float, bool, str]:
+        share = self.profile.load.sustain_share
+        for step in range(MAX_STEPS_DOWN + 1):
+            rate = capacity * share * STEP_DOWN**step
+            outcome = self._run(reference.placement, self.loads(rate, ("steady",)), run=100 + step, what="rate")
+            how = f"{rate / capacity:.2f} of the capacity of {reference.name}, {capacity:.3g} requests/s"
+            if isinstance(outcome, Measured) and _is_sustained(outcome.measurement):
+                return rate, True, how
+        self.listener(
+            Notice(f"{reference.name} did not sustain {how}; the study goes on at that rate", is_warning=True)
+        )
+        return rate, False, how
+
+    def _repeat(self, reference: Reference, rate: float) -> tuple[Reference, list[Measurement]]:
+        """The reference with every load, once per seed. With a given rate the first reference that boots is taken."""
+        candidates = self.references[self.references.index(reference) :]
+        reasons = []
+        for candidate in candidates:
+            first = 200 + 50 * self.references.index(candidate)
+            loads = self.loads(rate, ("steady", "stress", "saturation"))
+            plans = [
+                self._plan(candidate.placement, loads, first + k) for k in range(self.profile.budget.noise_repeats)
+            ]
+            outcomes = self._carry_out(plans, f"repeat of {candidate.name} at R")
+            measured = [o.measurement for o in outcomes if isinstance(o, Measured)]
+            if len(measured) == len(outcomes):
+                return candidate, measured
+            reasons.append(f"{candidate.name}: {_cause(next(o for o in outcomes if not isinstance(o, Measured)))}")
+        raise UserError(f"no reference configuration can be measured at {rate:.3g} requests/s: {'; '.join(reasons)}")
+
+    def _single_server(self, rate: float, targets: Mapping[str, Targets]) -> Mapping[str, float | None] | None:
+        if self.single_server is None:
+            return None
+        loads = self.loads(rate, ("steady", "stress", "saturation"))
+        outcome = self._run(self.single_server, loads, run=400, what="one server with every tenant")
+        return compute_pooled_metrics([outcome.measurement], targets) if isinstance(outcome, Measured) else None
+
+    def _targets(self, measured: Sequence[Measurement]) -> dict[str, Targets]:
+        promised = {t.name: Targets(t.target_ttft_p99_ms, t.target_itl_p99_ms) for t in self.profile.tenants}
+        samples = load_samples(measured, "steady")
+        assert samples is not None
+        return reference_targets(samples, promised)
+
+    def _limits(self, metrics: Mapping[str, float | None]) -> tuple[Limit, ...]:
+        relative = [(r, r.resolve(metrics.get(r.metric))) for r in self.profile.relative_limits]
+        for spec, limit in relative:
+            if limit is None:
+                self.listener(Notice(f"the reference has no {spec.metric}: no limit is set on it", is_warning=True))
+        return (*self.profile.limits, *(limit for _, limit in relative if limit is not None))
+
+    def _noise(
+        self, measured: Sequence[Measurement], targets: Mapping[str, Targets], pooled: tuple[float, ...]
+    ) -> tuple[float, ...]:
+        """Two standard deviations of the repeats, relative: what two runs of one configuration differ by."""
+        rows = [_values(compute_pooled_metrics([m], targets), self.profile.objectives) for m in measured]
+        known = np.array([row for row in rows if row is not None])
+        if len(known) < 2:
+            return tuple(MIN_NOISE for _ in pooled)
+        spread = 2 * known.std(axis=0, ddof=1) / np.abs(np.array(pooled))
+        return tuple(float(max(s, MIN_NOISE)) for s in spread)
+
+    def _run(self, placement: Placement, loads: tuple[LoadPlan, ...], *, run: int, what: str) -> Outcome:
+        return self._carry_out([self._plan(placement, loads, run)], what)[0]
+
+    def _carry_out(self, plans: Sequence[TrialPlan], what: str) -> list[Outcome]:
+        return self.runs.carry_out(plans, "calibration", lambda plan, outcome: what)
+
+    def _plan(self, placement: Placement, loads: tuple[LoadPlan, ...], run: int) -> TrialPlan:
+        return TrialPlan(-1, run, "calibration", placement, loads, seed=self.seed * 1_000_003 + 7_919 + run)
+
+    def _unread(self, reference: Reference, metrics: Mapping[str, float | None]) -> str:
+        missing = [o.metric for o in self.profile.objectives if metrics.get(o.metric) is None]
+        return (
+            f"{', '.join(missing)} cannot be read for {reference.name}: the workload has no sample of it"
+            " (every answer has one token, or none arrived); choose other objectives or another trace"
+        )
+
+
+def capacity_per_s(phase: PhaseMeasurement, shares: Mapping[str, float]) -> float:
+    """Requests per second that a saturated phase finished, at the workload's mix; 0 if nothing finished.
+
+    With several tenants the one that is served least for its share decides, since the mix is what is offered."""
+    span = phase.counted_until_s - phase.counted_from_s
+    if span <= 0:
+        return 0.0
+    found = []
+    for tenant, share in shares.items():
+        done = sum(
+            1
+            for r in phase.records
+            if r.tenant == tenant
+            and r.failure is None
+            and phase.counted_from_s <= r.token_times_s[-1] <= phase.counted_until_s
+        )
+        found.append(done / span / share)
+    return min(found)
+
+
+def resolve_limits(limits: Sequence[Limit | RelativeLimit], metrics: Mapping[str, float | None]) -> tuple[Limit, ...]:
+    """Relative limits become fixed ones; one whose reference is unknown is left out."""
+    resolved = [x if isinstance(x, Limit) else x.resolve(metrics.get(x.metric)) for x in limits]
+    return tuple(limit for limit in resolved if limit is not None)
+
+
+def _values(metrics: Mapping[str, float | None], objectives: Sequence[Objective]) -> tuple[float, ...] | None:
+    values = [metrics.get(o.metric) for o in objectives]
+    known = tuple(v for v in values if v is not None)
+    return known if len(known) == len(values) else None
+
+
+def _is_sustained(measurement: Measurement) -> bool:
+    value = compute_pooled_metrics([measurement]).get("steady_unsustained")
+    return value is not None and value <= 0
+
+
+def _cause(outcome: Outcome) -> str:
+    return outcome.cause if isinstance(outcome, Infeasible) else getattr(outcome, "cause", type(outcome).__name__)

@@ -1,0 +1,136 @@
+"""Confirmation: the front's members measured once more, on traffic the search never saw and with another seed.
+
+Each runs twice: every load on the held-out window, and the steady load on the searched one with another seed, where it
+must sustain R again.
+
+The reference runs there too: levels differ between windows by far more than between configurations, so what must
+persist is the gain over the reference, not the figure. Limits that are relative to the reference are relative to its
+run there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from objectives.comparison import Comparison, compare
+from objectives.objective import Limit, Objective, Scorecard
+from optimizer.engines.engine import LoadPlan, Placement
+from optimizer.study.judge import UNSUSTAINED, Judge
+from optimizer.study.runs import Runs
+from optimizer.trial import TrialPlan
+
+CONFIRMATION_RUN, AGAIN_RUN = 1, 2
+"""Run numbers of a trial's confirmation: other traffic, and R once more; run 0 is the search's."""
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """What the second measurement of one trial said."""
+
+    trial: int
+    is_confirmed: bool
+    note: str
+    values: tuple[float, ...] | None
+    """The objectives there; None if they could not be read."""
+
+
+@dataclass(frozen=True)
+class Confirmer:
+    """What confirming needs. `loads` are made from the held-out window, or from the searched one if there is none."""
+
+    judge: Judge
+    loads: tuple[LoadPlan, ...]
+    is_held_out: bool
+    steady_again: tuple[LoadPlan, ...]
+    """The steady load of the searched window."""
+    reference: Placement
+    reference_values: tuple[float, ...]
+    """The reference's objectives on the searched window."""
+    relative: Mapping[str, float]
+    """metric -> factor of the limits that are multiples of the reference's figure"""
+    floors: tuple[float, ...]
+    seed: int
+    runs: Runs
+
+    def confirm(self, members: Sequence[tuple[int, Placement, tuple[float, ...]]]) -> tuple[Confirmation, ...]:
+        """`members`: (trial, servers, values on the searched window). Runs all of them and the reference."""
+        if not members:
+            return ()
+        plans = [self._plan(-1, 0, self.reference, self.loads)]
+        plans += [self._plan(trial, CONFIRMATION_RUN, placement, self.loads) for trial, placement, _ in members]
+        plans += [self._plan(trial, AGAIN_RUN, placement, self.steady_again) for trial, placement, _ in members]
+        outcomes = self.runs.carry_out(plans, "confirmation", lambda p, o: _whose(p))
+        there = self.judge.score(outcomes[0])
+        judge = self._judge_there(there)
+        n = len(members)
+        return tuple(
+            self._verdict(trial, values, judge.score(other), self.judge.score(again), there)
+            for (trial, _, values), other, again in zip(members, outcomes[1 : n + 1], outcomes[n + 1 :], strict=True)
+        )
+
+    def _plan(self, trial: int, run: int, placement: Placement, loads: tuple[LoadPlan, ...]) -> TrialPlan:
+        seed = self.seed * 1_000_003 + 500_009 + max(trial, -1) * 13 + run
+        return TrialPlan(trial, run, "confirmation", placement, loads, seed)
+
+    def _judge_there(self, reference: Scorecard | None) -> Judge:
+        if reference is None:
+            return self.judge
+        return replace(self.judge, limits=tuple(self._relative_there(x, reference) for x in self.judge.limits))
+
+    def _relative_there(self, limit: Limit, reference: Scorecard) -> Limit:
+        factor, value = self.relative.get(limit.metric), reference.metrics.get(limit.metric)
+        if factor is None or value is None or limit.at_most is None or limit.why == "promised by the user":
+            return limit
+        return replace(limit, at_most=factor * value)
+
+    def _verdict(
+        self,
+        trial: int,
+        values: tuple[float, ...],
+        card: Scorecard | None,
+        again: Scorecard | None,
+        reference: Scorecard | None,
+    ) -> Confirmation:
+        if again is None or again.violations.get(UNSUSTAINED, 1.0) > 0:
+            return Confirmation(trial, False, "same window, other seed: it does not sustain R again", None)
+        where = "held-out window, other seed" if self.is_held_out else "same window, other seed"
+        if card is None or card.values is None:
+            return Confirmation(trial, False, f"{where}: it could not be measured again", None)
+        if missed := self._missed(card, reference):
+            return Confirmation(trial, False, f"{where}: misses {missed}", card.values)
+        objectives = self.judge.objectives
+        before = compare(values, self.reference_values, objectives, self.floors)
+        if reference is None or reference.values is None:
+            return Confirmation(trial, False, f"{where}: the reference could not be measured there", card.values)
+        after = compare(card.values, reference.values, objectives, self.floors)
+        lost = lost_gains(before, after, objectives)
+        if lost:
+            return Confirmation(trial, False, f"{where}: the gain in {', '.join(lost)} is gone", card.values)
+        return Confirmation(trial, True, f"{where}: {_gains_text(after)}", card.values)
+
+    @staticmethod
+    def _missed(card: Scorecard, reference: Scorecard | None) -> str:
+        """Limits missed there. Not keeping up counts only where the reference keeps up better: windows differ."""
+        there = reference.violations.get(UNSUSTAINED, 0.0) if reference is not None else 0.0
+        missed = [n for n in card.binding if n != UNSUSTAINED or card.violations[n] > max(there, 0.0)]
+        return ", ".join(f"{n} by {card.violations[n]:.0%}" for n in missed)
+
+
+def lost_gains(before: Comparison, after: Comparison, objectives: Sequence[Objective]) -> tuple[str, ...]:
+    """Objectives that were better than the reference and now are worse, or all of them if no gain is left at all."""
+    gained = [i for i, d in enumerate(before.deltas) if d.verdict == "better"]
+    lost = [i for i in gained if after.deltas[i].verdict == "worse"]
+    if gained and not any(after.deltas[i].verdict == "better" for i in gained):
+        lost = gained
+    return tuple(objectives[i].metric for i in lost)
+
+
+def _gains_text(after: Comparison) -> str:
+    return "against the reference there " + ", ".join(
+        f"{d.metric} {d.change:+.1%}" if d.change is not None else f"{d.metric} {d.value:.4g}" for d in after.deltas
+    )
+
+
+def _whose(plan: TrialPlan) -> str:
+    return "reference" if plan.trial < 0 else f"trial {plan.trial}"

@@ -1,0 +1,75 @@
+"""Judge: an outcome held against the study's objectives and limits, the same way for every trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from objectives.metric import Targets, compute_metrics
+from objectives.objective import MISSING_VIOLATION, Limit, Objective, Scorecard, score
+from optimizer.trial import Broken, Infeasible, Measured, Outcome, Stopped
+
+UNSUSTAINED = "unsustained"
+BOOT = "boot"
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Frozen when the study starts: objectives, limits in a fixed order, and tenants' targets."""
+
+    objectives: tuple[Objective, ...]
+    limits: tuple[Limit, ...]
+    targets: Mapping[str, Targets]
+
+    @property
+    def constraint_names(self) -> tuple[str, ...]:
+        """One name a constraint, the same for every trial and in this order."""
+        return (*(limit.text for limit in self.limits), UNSUSTAINED, BOOT)
+
+    def score(self, outcome: Outcome) -> Scorecard | None:
+        """None for a Broken outcome: it says nothing about the configuration."""
+        match outcome:
+            case Measured():
+                return self._complete(self._measured(outcome))
+            case Stopped():
+                card = self._measured(outcome)
+                return self._complete(
+                    Scorecard(None, {**card.violations, outcome.bound: outcome.violation}, card.metrics)
+                )
+            case Infeasible():
+                return self._complete(Scorecard(None, {BOOT: max(outcome.violation, 1e-9)}, {}))
+            case Broken():
+                return None
+        raise TypeError(f"unknown outcome {type(outcome).__name__}")
+
+    def _measured(self, outcome: Measured | Stopped) -> Scorecard:
+        metrics = compute_metrics(outcome.measurement, self.targets)
+        not_sustained = metrics.get("steady_unsustained")
+        rules = {UNSUSTAINED: MISSING_VIOLATION if not_sustained is None else not_sustained, BOOT: 0.0}
+        return score(metrics, self.objectives, self.limits, rules)
+
+    def _complete(self, card: Scorecard) -> Scorecard:
+        """Every constraint present, in order; one that was not reached counts as missed, since unknown is not met."""
+        missing = 0.0 if card.values is not None else MISSING_VIOLATION
+        violations = {name: card.violations.get(name, missing) for name in self.constraint_names}
+        extra = {name: v for name, v in card.violations.items() if name not in violations and v > 0}
+        if extra:
+            violations[BOOT] = max(violations[BOOT], *extra.values())
+        return Scorecard(card.values, violations, card.metrics)
+
+
+def reason_of(outcome: Outcome, card: Scorecard | None) -> str:
+    """Why a trial is not a candidate, in a few words; empty if it is."""
+    match outcome:
+        case Infeasible(kind=kind, phase=phase, cause=cause):
+            return f"{kind} at {phase or 'start'}: {cause}"
+        case Broken(cause=cause):
+            return f"broken: {cause}"
+        case Stopped(reason=reason):
+            return reason
+    if card is None or card.is_feasible:
+        return ""
+    if card.values is None:
+        return "an objective could not be read"
+    worst = card.binding[0]
+    return f"misses {worst} by {card.violations[worst]:.0%}"

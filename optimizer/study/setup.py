@@ -1,0 +1,352 @@
+"""Setup: a command line turned into everything a study needs, before anything is started or written.
+
+Every bad value ends here, in one line. Nothing here boots an engine, opens a study or talks to Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from objectives.adequacy import SampleSizes, adapt
+from objectives.objective import Limit
+from objectives.slo import parse_slo
+from optimizer.deployment.current import read_current
+from optimizer.deployment.deployment import CurrentConfig, Deployment
+from optimizer.engines.engine import Instance, Placement
+from optimizer.errors import UserError
+from optimizer.profiles.loader import load_profile
+from optimizer.profiles.profile import Profile, RelativeLimit
+from optimizer.study.calibration import Reference
+from optimizer.study.traffic import Traffic, TrafficOptions, prepare_traffic
+from search_spaces.adjust import apply_overrides
+from search_spaces.capacity import Capacity, solve_capacity
+from search_spaces.config import Config
+from search_spaces.constraint import check_config
+from search_spaces.hardware import GpuFacts, batch_defaults, find_gpu
+from search_spaces.known_models import find_model
+from search_spaces.locate import point_of
+from search_spaces.model import ModelFacts
+from search_spaces.overrides import Override, read_overrides
+from search_spaces.parameter import Parameter, Value
+from search_spaces.space import KV_SPLIT, Point, SearchSpace, Server, flag_of
+from search_spaces.vllm import contract_length, default_configs, serving_space
+
+T = TypeVar("T")
+IntArray = NDArray[np.int32]
+CURRENT, DEFAULTS, SAFE = "current", "vLLM defaults", "safe"
+HARMLESS = ("enable_prefix_caching", "tensor_parallel_size")
+SAFE_TOKENS, SAFE_SEQS, SAFE_SHARE = 2048, 64, 0.4
+"""The capacity stage's safe configuration: modest budgets, at most this share of the sequences worth trying (half of
+what fits at the mean length, since the grid ends at 1.25 of that), all the memory that is solved for."""
+
+
+@dataclass(frozen=True)
+class SetupOptions:
+    """What the command line says, parsed but not yet checked against each other."""
+
+    profile: str
+    model: str | None = None
+    gpu: str | None = None
+    sharing: str | None = None
+    current: Mapping[str, str] = field(default_factory=dict)
+    """instance -> file; the key "" is for every instance that has none of its own"""
+    traffic: TrafficOptions = field(default_factory=TrafficOptions)
+    is_recorded_rate: bool = False
+    slos: tuple[str, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    space_file: tuple[str, Mapping[str, Any]] = ("", {})
+    """(file, its mapping): the same as overrides, from YAML; the command line wins over it, it over the profile."""
+    advanced: tuple[str, ...] = ()
+    variants: Mapping[str, str] = field(default_factory=dict)
+    n_gpus: int = 1
+    n_trials: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that is known before the first boot."""
+
+    profile: Profile
+    """With the command line's model, GPU and budget in it, and percentiles the window can carry."""
+    model: ModelFacts
+    gpu: GpuFacts
+    traffic: Traffic
+    capacity: Capacity
+    space: SearchSpace
+    references: tuple[Reference, ...]
+    """In order of preference; the first that boots is the reference."""
+    baselines: tuple[tuple[str, Placement, Point | None], ...]
+    """Trials 0 and 1: (name, servers, nearest point of the space)."""
+    single_server: Placement | None
+    promised: tuple[Limit, ...]
+    """The user's own limits."""
+    kept: Deployment | None
+    """The user's current deployment: its untuned flags go into every export."""
+    notices: tuple[str, ...]
+
+    @property
+    def served_model(self) -> str:
+        """What `vllm serve` is given."""
+        return self.model.name
+
+    def place(self, point: Point) -> Placement:
+        """The servers of a point."""
+        return placement_of(self.profile, self.space.configs(point))
+
+    @property
+    def base_point(self) -> Point:
+        """Where the stable stage starts: vLLM's token budget, no watermark, all the memory."""
+        tokens, _ = batch_defaults(self.gpu)
+        return {p.name: _base_value(p, tokens) for p in self.space.parameters} | self.space.fixed
+
+
+def prepare(options: SetupOptions) -> Setup:
+    """Check everything and put it together. Raises UserError in one line."""
+    profile = _profile(options)
+    model = _found("--model", lambda: find_model(profile.model))
+    gpu = _found("--gpu", lambda: find_gpu(profile.gpu))
+    traffic = prepare_traffic(profile, options.traffic, seed=options.seed, is_recorded_rate=options.is_recorded_rate)
+    length = _contract(options, traffic, model)
+    space = _space(profile, options, model, gpu, traffic, length)
+    capacity = _capacity(profile, model, gpu, length)
+    promised = tuple(_promise(text, profile) for text in options.slos)
+    adapted, notes = _adapted(profile, traffic)
+    current = _current(profile, options, length)
+    defaults = placement_of(profile, default_configs(space))
+    safe = placement_of(profile, _safe_configs(space))
+    placements = [(CURRENT, current.placement)] if current else []
+    placements += [(DEFAULTS, defaults)]
+    distinct = _distinct(placements if len(placements) > 1 else [*placements, (SAFE, safe)])
+    return Setup(
+        profile=adapted,
+        model=model,
+        gpu=gpu,
+        traffic=traffic,
+        capacity=capacity,
+        space=space,
+        references=tuple(Reference(n, p) for n, p in _distinct([*placements, (SAFE, safe)])),
+        baselines=tuple((n, p, point_of(space, _configs(p)).point) for n, p in distinct),
+        single_server=_single_server(profile, space, length),
+        promised=promised,
+        kept=current.deployment if current else None,
+        notices=(*traffic.notices, *space.notes, *notes, *(current.notices if current else ())),
+    )
+
+
+def placement_of(profile: Profile, configs: Mapping[str, Config]) -> Placement:
+    """The profile's instances with these arguments."""
+    instances = tuple(Instance(name, configs[name], profile.tenants_of(name)) for name in profile.instances)
+    return Placement(instances, profile.sharing)
+
+
+def _profile(options: SetupOptions) -> Profile:
+    profile = load_profile(options.profile)
+    budget = profile.budget
+    if options.n_trials is not None:
+        if options.n_trials < 1:
+            raise UserError(f"--n-trials {options.n_trials}: give at least 1")
+        n_stable = min(budget.stable_trials, options.n_trials // 4)
+        n_startup = min(budget.startup_trials, max(options.n_trials // 3, 1))
+        budget = replace(budget, n_trials=options.n_trials, stable_trials=n_stable, startup_trials=n_startup)
+    sharing = options.sharing or profile.sharing
+    if options.sharing and not profile.is_shared:
+        raise UserError(
+            f"--gpu-sharing {options.sharing}: profile {profile.name} has one instance, which shares nothing"
+        )
+    return replace(
+        profile,
+        model=options.model or profile.model,
+        gpu=options.gpu or profile.gpu,
+        sharing=sharing,  # type: ignore[arg-type]
+        budget=budget,
+    )
+
+
+def _contract(options: SetupOptions, traffic: Traffic, model: ModelFacts) -> int:
+    """max_model_len: the user's cap as it is, else the workload's maximum and a margin; never beyond the model."""
+    cap, most = options.traffic.max_model_len, model.max_position_tokens
+    if cap is not None:
+        if cap > most:
+            raise UserError(f"--max-model-len {cap}: {model.name} takes at most {most}")
+        return cap
+    return _found("workload", lambda: contract_length(traffic.longest_tokens, model))
+
+
+def _space(
+    profile: Profile, options: SetupOptions, model: ModelFacts, gpu: GpuFacts, traffic: Traffic, length: int
+) -> SearchSpace:
+    servers = [_server(profile, name, traffic, length) for name in profile.instances]
+    variants = {v.name: v for v in (_variant(name, where) for name, where in options.variants.items())}
+    advanced = _advanced(profile, options)
+    space = _found(
+        "search space",
+        lambda: serving_space(
+            model,
+            gpu,
+            servers,
+            memory_knob=profile.space.memory_knob,
+            memory_span=profile.space.memory_span,
+            advanced=advanced,
+            n_gpus=options.n_gpus,
+            variants=variants,
+        ),
+    )
+    names = profile.instances if profile.is_shared else ()
+    file, section = options.space_file
+    overrides = (
+        *_found("", lambda: read_overrides(profile.space.overrides, names, f"{profile.name}: space.parameters")),
+        *_found("", lambda: read_overrides(section, names, f"--space {file}")),
+        *options.overrides,
+    )
+    return _found("", lambda: apply_overrides(space, overrides))
+
+
+def _variant(name: str, where: str) -> ModelFacts:
+    return _found(f"--model-variant {name}", lambda: find_model(where))
+
+
+def _promise(text: str, profile: Profile) -> Limit:
+    return _found("--slo", lambda: parse_slo(text, [t.name for t in profile.tenants]))
+
+
+def _advanced(profile: Profile, options: SetupOptions) -> tuple[str, ...]:
+    """`all` stands for the advanced parameters that cannot change the model's answers; the others are named or off."""
+    asked = (*profile.space.advanced, *options.advanced)
+    named = [n for name in asked for n in (HARMLESS if name == "all" else (name,))]
+    return tuple(dict.fromkeys([*named, *(["model"] if options.variants else [])]))
+
+
+def _server(profile: Profile, name: str, traffic: Traffic, length: int) -> Server:
+    tenants = profile.tenants_of(name)
+    weight = sum(traffic.shares.get(t, 0.0) for t in tenants) or 1.0
+    mean = sum(traffic.mean_tokens_of.get(t, 0.0) * traffic.shares.get(t, 0.0) for t in tenants) / weight
+    return Server(name=name, max_model_len=length, mean_request_tokens=max(mean, 1.0))
+
+
+def _capacity(profile: Profile, model: ModelFacts, gpu: GpuFacts, length: int) -> Capacity:
+    tokens, seqs = batch_defaults(gpu)
+    return solve_capacity(
+        model,
+        gpu,
+        max_num_batched_tokens=tokens,
+        max_num_seqs=min(seqs, tokens),
+        n_instances=len(profile.instances),
+        max_model_len=length,
+    )
+
+
+def _adapted(profile: Profile, traffic: Traffic) -> tuple[Profile, tuple[str, ...]]:
+    """The profile with tails that the window can carry; P99 becomes P95 where n is too small, and says so."""
+    trace = traffic.loads(1.0, ("steady",))[0]
+    rows = trace.trace.take(slice(trace.n_warmup, None))
+    sizes = SampleSizes(*(_per_tenant(rows.tenant, rows.tenants, count) for count in _counts(rows.output_tokens)))
+    relative = [Limit(r.metric, at_most=r.times_reference, why=r.why) for r in profile.relative_limits]
+    fixed = _found("objectives", lambda: adapt(profile.objectives, profile.limits, sizes))
+    other = _found("limits", lambda: adapt((), relative, sizes))
+    relatives = tuple(RelativeLimit(x.metric, x.bound, x.why) for x in other.limits)
+    changed = replace(profile, objectives=fixed.objectives, limits=fixed.limits, relative_limits=relatives)
+    return changed, tuple(dict.fromkeys((*fixed.notes, *other.notes)))
+
+
+def _counts(output_tokens: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Per request: 1, its gaps, 1 if it streams at all."""
+    return np.ones_like(output_tokens), output_tokens - 1, (output_tokens > 1).astype(np.int32)
+
+
+def _per_tenant(tenant: NDArray[np.int16], names: Sequence[str], count: IntArray) -> dict[str, int]:
+    return {name: int(count[tenant == i].sum()) for i, name in enumerate(names)}
+
+
+@dataclass(frozen=True)
+class _Current:
+    placement: Placement
+    deployment: Deployment
+    notices: tuple[str, ...]
+
+
+def _current(profile: Profile, options: SetupOptions, length: int) -> _Current | None:
+    """The user's current servers. Memory shares of several instances are as given, else equal parts of the card's."""
+    if not options.current:
+        return None
+    for name in options.current:
+        if name and name not in profile.instances:
+            raise UserError(f"--current {name}=…: profile {profile.name} has no instance {name!r}")
+    read = {n: read_current(options.current.get(n) or options.current.get("") or "") for n in profile.instances}
+    configs = {n: _runnable(c, length) for n, c in read.items()}
+    first = next(iter(read.values()))
+    notices = [f"{c.source}: {note}" for c in dict.fromkeys(read.values()) for note in c.notices]
+    return _Current(placement_of(profile, configs), first, tuple(dict.fromkeys(notices)))
+
+
+def _runnable(current: CurrentConfig, length: int) -> Config:
+    """As given, with the context contract where the user has none; what vLLM would refuse is refused here."""
+    config = current.config if "max_model_len" in current.config else current.config.with_(max_model_len=length)
+    if problems := check_config(dict(config)):
+        raise UserError(f"{current.source}: {problems[0]}")
+    return config
+
+
+def _safe_configs(space: SearchSpace) -> dict[str, Config]:
+    """The point nearest to modest budgets with all the memory."""
+    point = {p.name: _base_value(p, SAFE_TOKENS) for p in space.parameters}
+    for p in space.parameters:
+        top = p.values()[-1]
+        if flag_of(p.name) == "max_num_seqs" and isinstance(top, int):
+            point[p.name] = p.nearest(min(SAFE_SEQS, max(1, round(SAFE_SHARE * top))))
+    return space.configs(point | space.fixed)
+
+
+def _base_value(parameter: Parameter, tokens: int) -> Value:
+    values = parameter.values()
+    flag = flag_of(parameter.name)
+    if flag == "max_num_batched_tokens":
+        return parameter.nearest(tokens)
+    if flag in ("kv_cache_memory_bytes", "gpu_memory_utilization", "max_num_seqs"):
+        return values[-1]
+    if flag == KV_SPLIT:
+        return values[len(values) // 2]
+    if parameter.group == "advanced" and parameter.default in values:
+        return parameter.default
+    return values[0]
+
+
+def _single_server(profile: Profile, space: SearchSpace, length: int) -> Placement | None:
+    """Several instances of one model: one server with every tenant and the whole card, vLLM's scheduler defaults."""
+    if not profile.is_shared:
+        return None
+    tokens, seqs = batch_defaults(space.gpu)
+    config = Config(
+        {
+            "max_num_batched_tokens": tokens,
+            "max_num_seqs": seqs,
+            "max_model_len": length,
+            "gpu_memory_utilization": 0.92,
+        }
+    )
+    return Placement((Instance("all", config, tuple(t.name for t in profile.tenants)),), "exclusive")
+
+
+def _distinct(placements: Sequence[tuple[str, Placement]]) -> list[tuple[str, Placement]]:
+    """The first of each distinct configuration: a current configuration that is the default is one baseline."""
+    seen: dict[str, tuple[str, Placement]] = {}
+    for name, placement in placements:
+        seen.setdefault(placement.fingerprint, (name, placement))
+    return list(seen.values())
+
+
+def _configs(placement: Placement) -> dict[str, Config]:
+    return {i.name: i.config for i in placement.instances}
+
+
+def _found(where: str, find: Callable[[], T]) -> T:
+    """Run a check of `search_spaces` or `objectives`; its ValueError becomes the user's one line."""
+    try:
+        return find()
+    except ValueError as error:
+        raise UserError(f"{where}: {error}" if where else str(error)) from None
