@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 
 from objectives.hypervolume import Axes
 from optimizer.options import SessionOptions
@@ -12,9 +13,11 @@ from optimizer.study.dashboard import About
 from optimizer.study.judge import BOOT, UNSUSTAINED
 from optimizer.study.manifest import Manifest, package_versions
 from optimizer.study.opening import OpenStudy, StudyPlace, settings_of
+from optimizer.study.runs import Runs
 from optimizer.study.setup import Setup
 from optimizer.study.storage import mask
 from optimizer.workers import EngineChoice
+from search_spaces.hardware import GIB
 
 
 def study_place(options: SessionOptions) -> StudyPlace:
@@ -57,6 +60,35 @@ def frozen_manifest(options: SessionOptions, setup: Setup, choice: EngineChoice)
 
 def _shares(setup: Setup) -> dict[str, float]:
     return {t.name: t.share for t in setup.profile.tenants}
+
+
+def plan_notices(setup: Setup, choice: EngineChoice, n_slots: int) -> tuple[str, ...]:
+    """What the study is about to do, before its first boot: memory, cores, boots and loads."""
+    budget, load, capacity = setup.profile.budget, setup.profile.load, setup.capacity
+    low, high = (f"{b / GIB:.1f}" for b in (capacity.kv_bytes.low, capacity.kv_bytes.high))
+    tokens = capacity.tokens_in(capacity.ceiling_bytes)
+    n_cores = os.cpu_count() or 1
+    servers = len(setup.profile.instances)
+    needed = "" if choice.is_simulated else f"; a server of vLLM wants 3 of them, {servers * n_slots} run at once"
+    before = 2 + budget.noise_repeats + (1 if setup.single_server is not None else 0)
+    return (
+        f"memory: {low} to {high} GiB of KV cache, searched up to {capacity.ceiling_bytes / GIB:.1f} GiB"
+        f" ({tokens:,} tokens); --explain-capacity shows the arithmetic",
+        f"cores: {n_cores} here for {n_slots} at a time and this process{needed}",
+        f"plan: {budget.n_trials} trials, one boot each, replaying {load.measured_requests:,} steady,"
+        f" {load.stress_requests:,} stress and {load.saturation_requests:,} saturation requests; about {before} boots"
+        " before them to calibrate, then the front's members twice more",
+    )
+
+
+def pace_notice(runs: Runs, n_trials: int, n_slots: int, choice: EngineChoice) -> str:
+    """What a run costs and, on a real engine, how long the search will take, from what calibration took."""
+    n = max(runs.n_kept, 1)
+    engine_s, wall_s = runs.engine_s / n, runs.wall_s / n
+    if choice.is_simulated:
+        return f"a run is about {engine_s:.0f} s of virtual engine time, simulated in {wall_s:.2g} s"
+    left_s = wall_s * n_trials / max(n_slots, 1)
+    return f"a run takes about {wall_s:.0f} s: {left_s / 60:.0f} min for {n_trials} trials, {n_slots} at a time"
 
 
 def front_meta(study: OpenStudy, setup: Setup, choice: EngineChoice, calibration: Calibration) -> FrontMeta:

@@ -16,7 +16,14 @@ from pathlib import Path
 from objectives.hypervolume import Axes
 from objectives.measurement import Load
 from optimizer.cluster.executor import Executor
-from optimizer.describe import about_study, front_meta, frozen_manifest, study_place
+from optimizer.describe import (
+    about_study,
+    front_meta,
+    frozen_manifest,
+    pace_notice,
+    plan_notices,
+    study_place,
+)
 from optimizer.engines.engine import LoadPlan, Placement
 from optimizer.options import SessionOptions, read_options
 from optimizer.reporting.answer import Extras, answer_lines, assemble
@@ -84,7 +91,8 @@ class Session:
         self._front_writer: FrontWriter | None = None
 
     def run(self) -> int:
-        for text in (*self._study.notices, self._choice.notice, *self._setup.notices):
+        plan = plan_notices(self._setup, self._choice, self._executor.n_slots)
+        for text in (*self._study.notices, self._choice.notice, *self._setup.notices, *plan):
             self._show(Notice(text))
         calibration = self._calibration()
         judge = Judge(self._setup.profile.objectives, calibration.limits, calibration.targets)
@@ -141,6 +149,8 @@ class Session:
         )
         self._show(Notice(f"R = {calibration.rate_per_s:.4g} requests/s: {calibration.how}"))
         self._show(Notice(f"smallest differences this study can tell apart: {noise}"))
+        n_trials = self._setup.profile.budget.n_trials
+        self._show(Notice(pace_notice(self._runs, n_trials, self._executor.n_slots, self._choice)))
         return calibration
 
     def _loads(self, rate: float, names: Sequence[Load]) -> tuple[LoadPlan, ...]:

@@ -39,14 +39,15 @@ def choose_engine(options: SessionOptions, setup: Setup) -> EngineChoice:
     found = detect_gpus()
     reason = _why_not_vllm(found)
     if options.engine == "vllm":
-        raise Unavailable(f"--engine vllm: {reason}; use --engine simulator to search on a simulated GPU")
+        none = "" if found.gpus else "no GPU found, "
+        raise Unavailable(f"--engine vllm: {none}{reason}; use --engine simulator to search on a simulated GPU")
     found_none = "no GPU found, simulating" if not found.gpus else "simulating"
     return _simulator(options, setup, f"{found_none} ({reason})")
 
 
 def _why_not_vllm(found: GpuDetection) -> str:
     if not found.gpus:
-        return f"no GPU found: {'; '.join(found.checked)}"
+        return f"checked: {'; '.join(found.checked)}"
     if importlib.util.find_spec("vllm") is None:
         return f"{len(found.gpus)} GPU(s) found but no vLLM in this Python"
     return "a GPU and vLLM are found, but this version measures on the simulator only"

@@ -324,16 +324,3 @@ def _default_values(space: SearchSpace, server: Server) -> dict[str, Value]:
     if space.base_tensor_parallel_size > 1:
         values["tensor_parallel_size"] = space.base_tensor_parallel_size
     return values
-
-
-def contract_length(longest_request_tokens: int, model: ModelFacts, margin: float = 0.05) -> int:
-    """max_model_len for a workload: its longest prompt + output and a margin, whole blocks, never beyond the model.
-
-    Raises ValueError when the workload's longest request exceeds what the model can do."""
-    if longest_request_tokens > model.max_position_tokens:
-        raise ValueError(
-            f"the workload's longest request has {longest_request_tokens} tokens, {model.name} takes at most "
-            f"{model.max_position_tokens}; cap it (--max-model-len) or choose another model"
-        )
-    wanted = -(-round(longest_request_tokens * (1 + margin)) // 256) * 256
-    return min(wanted, model.max_position_tokens)

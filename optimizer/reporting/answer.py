@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from objectives.hypervolume import Axes
 from objectives.pareto import front as front_of
-from optimizer.reporting.front_table import figure, title_of
+from optimizer.reporting.front_table import Table, figure, plain, title_of
 from optimizer.reporting.member import Front, FrontMember, FrontMeta, name_picks
 from optimizer.study.calibration import LOW_LOAD, Calibration
 from optimizer.study.caps import CapAdvice
@@ -92,7 +92,7 @@ class Extras:
 
 def answer_lines(front: Front, extras: Extras) -> list[str]:
     """Rates, replicas, cost, caps and the lines a careful reader needs; no table."""
-    lines = [_rate_line(front, extras.calibration)]
+    lines = [_rate_line(front, extras.calibration), *_volume_lines(front, extras.calibration)]
     lines += _single_server_lines(front, extras.calibration)
     lines += _rate_figures(front, extras.rates)
     lines += _isolation_lines(front, extras.isolations)
@@ -111,6 +111,18 @@ def _rate_line(front: Front, calibration: Calibration) -> str:
     return f"R = {calibration.rate_per_s:.3g} requests/s ({calibration.how}){sustained}"
 
 
+def _volume_lines(front: Front, calibration: Calibration) -> list[str]:
+    """The front's hypervolume on axes frozen from the reference, and how much of it is confirmed."""
+    axes = Axes(front.meta.objectives, calibration.values)
+    values = [(m.values, m.is_confirmed) for m in front.members if m.values is not None]
+    if not values:
+        return []
+    whole = axes.volume([v for v, _ in values])
+    confirmed = axes.volume([v for v, is_confirmed in values if is_confirmed])
+    rest = f", of which {whole - confirmed:.3f} is unconfirmed" if whole > confirmed else ", all of it confirmed"
+    return [f"hypervolume {whole:.3f} (the reference alone {axes.volume([calibration.values]):.3f}){rest}"]
+
+
 def _single_server_lines(front: Front, calibration: Calibration) -> list[str]:
     if calibration.single_server is None:
         return []
@@ -119,22 +131,23 @@ def _single_server_lines(front: Front, calibration: Calibration) -> list[str]:
 
 
 def _rate_figures(front: Front, rates: Sequence[RateFigure]) -> list[str]:
-    lines = []
-    for member in front.members:
-        own = [r for r in rates if r.trial == member.trial]
-        if own:
-            names = "/".join(member.picks) or "front"
-            lines.append(f"trial {member.trial} ({names}) at " + "; ".join(_at_rate(front, member, r) for r in own))
-    return lines
-
-
-def _at_rate(front: Front, member: FrontMember, rate: RateFigure) -> str:
+    """A table of the picks below, at and above R."""
+    if not rates:
+        return []
     steady = [o.metric for o in front.meta.objectives if o.metric.startswith("steady_")]
-    figures = ", ".join(f"{_short(m)} {figure(rate.metrics.get(m))}" for m in steady)
-    served = rate.metrics.get("steady_output_tokens_per_s_per_gpu")
-    return f"{rate.share_of_r:g} R: {figure(served)} tok/s/GPU, {figures}" + (
-        "" if rate.is_sustained else " (not sustained)"
-    )
+    header = ("pick", "rate", "served tokens/s/GPU", *(title_of(m) for m in steady), "sustained")
+    rows = [
+        (
+            f"trial {member.trial} ({', '.join(member.picks)})" if k == 0 else "",
+            f"{rate.share_of_r:g} R",
+            figure(rate.metrics.get("steady_output_tokens_per_s_per_gpu")),
+            *(figure(rate.metrics.get(m)) for m in steady),
+            "yes" if rate.is_sustained else "no",
+        )
+        for member in front.members
+        for k, rate in enumerate(r for r in rates if r.trial == member.trial)
+    ]
+    return ["", *plain(Table(header, tuple(rows))).split("\n"), ""]
 
 
 def _isolation_lines(front: Front, isolations: Sequence[Isolation]) -> list[str]:
@@ -169,10 +182,6 @@ def _bests(front: Front, members: Sequence[FrontMember]) -> str:
     ]
     named = zip(front.meta.objectives, best, strict=True)
     return f"{len(members)} on the front; best " + ", ".join(f"{title_of(o.metric)} {figure(b)}" for o, b in named)
-
-
-def _short(metric: str) -> str:
-    return title_of(metric).replace(" (steady)", "").replace("worst tenant's ", "")
 
 
 def _survival_lines(front: Front, extras: Extras) -> list[str]:

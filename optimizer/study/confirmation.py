@@ -1,7 +1,7 @@
 """Confirmation: the front's members measured once more, on traffic the search never saw and with another seed.
 
-Each runs twice: every load on the held-out window, and the steady load on the searched one with another seed, where it
-must sustain R again.
+Each runs three times: every load on the held-out window, and the steady load on the searched one with two other
+seeds, where it must sustain R again, both times.
 
 The reference runs there too: levels differ between windows by far more than between configurations, so what must
 persist is the gain over the reference, not the figure. Limits that are relative to the reference are relative to its
@@ -20,8 +20,8 @@ from optimizer.study.judge import UNSUSTAINED, Judge
 from optimizer.study.runs import Runs
 from optimizer.trial import TrialPlan
 
-CONFIRMATION_RUN, AGAIN_RUN = 1, 2
-"""Run numbers of a trial's confirmation: other traffic, and R once more; run 0 is the search's."""
+CONFIRMATION_RUN, AGAIN_RUNS = 1, (2, 3)
+"""Run numbers of a trial's confirmation: other traffic, and R again; run 0 is the search's."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,15 @@ class Confirmer:
             return ()
         plans = [self._plan(-1, 0, self.reference, self.loads)]
         plans += [self._plan(trial, CONFIRMATION_RUN, placement, self.loads) for trial, placement, _ in members]
-        plans += [self._plan(trial, AGAIN_RUN, placement, self.steady_again) for trial, placement, _ in members]
+        plans += [self._plan(t, run, placement, self.steady_again) for t, placement, _ in members for run in AGAIN_RUNS]
         outcomes = self.runs.carry_out(plans, "confirmation", lambda p, o: _whose(p))
         there = self.judge.score(outcomes[0])
         judge = self._judge_there(there)
-        n = len(members)
+        n, repeats = len(members), outcomes[len(members) + 1 :]
+        again = [[self.judge.score(o) for o in repeats[k * len(AGAIN_RUNS) :][: len(AGAIN_RUNS)]] for k in range(n)]
         return tuple(
-            self._verdict(trial, values, judge.score(other), self.judge.score(again), there)
-            for (trial, _, values), other, again in zip(members, outcomes[1 : n + 1], outcomes[n + 1 :], strict=True)
+            self._verdict(trial, values, judge.score(other), own, there)
+            for (trial, _, values), other, own in zip(members, outcomes[1 : n + 1], again, strict=True)
         )
 
     def _plan(self, trial: int, run: int, placement: Placement, loads: tuple[LoadPlan, ...]) -> TrialPlan:
@@ -89,10 +90,10 @@ class Confirmer:
         trial: int,
         values: tuple[float, ...],
         card: Scorecard | None,
-        again: Scorecard | None,
+        again: Sequence[Scorecard | None],
         reference: Scorecard | None,
     ) -> Confirmation:
-        if again is None or again.violations.get(UNSUSTAINED, 1.0) > 0:
+        if any(one is None or one.violations.get(UNSUSTAINED, 1.0) > 0 for one in again):
             return Confirmation(trial, False, "same window, other seed: it does not sustain R again", None)
         where = "held-out window, other seed" if self.is_held_out else "same window, other seed"
         if card is None or card.values is None:

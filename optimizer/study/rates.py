@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from objectives.metric import compute_metrics
 from objectives.objective import Scorecard
 from optimizer.engines.engine import LoadPlan, Placement
+from optimizer.study.confirmation import AGAIN_RUNS
 from optimizer.study.judge import UNSUSTAINED, Judge
 from optimizer.study.runs import Runs
 from optimizer.trial import Measured, Outcome, TrialPlan
@@ -59,7 +60,7 @@ class RateProbe:
     def figures(self, members: Sequence[tuple[int, Placement]]) -> tuple[RateFigure, ...]:
         """Every member at 0.5, 1 and 1.2 R."""
         wanted = [(t, p, k, share) for t, p in members for k, share in enumerate(SHOWN_AT)]
-        plans = [self._plan(t, RATE_RUN + k, p, share * self.rate_per_s) for t, p, k, share in wanted]
+        plans = [self._plan(t, _run_of(k), p, share * self.rate_per_s) for t, p, k, share in wanted]
         outcomes = self.runs.carry_out(plans, "rates", lambda plan, o: f"trial {plan.trial}")
         return tuple(
             self._figure(t, share, outcome) for (t, _, _, share), outcome in zip(wanted, outcomes, strict=True)
@@ -96,6 +97,11 @@ class RateProbe:
 
     def _plan(self, trial: int, run: int, placement: Placement, rate: float) -> TrialPlan:
         return TrialPlan(trial, run, "rate", placement, self.loads(rate), self.seed * 1_000_003 + 700_001 + trial)
+
+
+def _run_of(k: int) -> int:
+    """At R itself the confirmation's own repeat is shown, not a further run."""
+    return AGAIN_RUNS[0] if SHOWN_AT[k] == 1.0 else RATE_RUN + k
 
 
 def steady_holds(card: Scorecard) -> bool:

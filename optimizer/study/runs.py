@@ -29,6 +29,8 @@ class Runs:
         self._listener = listener
         self.engine_s = 0.0
         """Engine seconds spent by this process, boots included; virtual for the simulator."""
+        self.wall_s = 0.0
+        self.n_kept = 0
 
     def carry_out(
         self,
@@ -72,6 +74,8 @@ class Runs:
     def keep(self, plan: TrialPlan, outcome: Outcome) -> Outcome:
         """Store an outcome under its first number and count its engine seconds."""
         self.engine_s += sum(outcome.engine_seconds.values())
+        self.wall_s += outcome.wall_s
+        self.n_kept += 1
         first = replace(plan, run=plan.run % RETRY_STEP)
         self._folder.save_outcome(first, outcome)
         return outcome

@@ -34,7 +34,7 @@ from search_spaces.model import ModelFacts
 from search_spaces.overrides import Override, read_overrides
 from search_spaces.parameter import Parameter, Value
 from search_spaces.space import KV_SPLIT, Point, SearchSpace, Server, flag_of
-from search_spaces.vllm import contract_length, default_configs, serving_space
+from search_spaces.vllm import default_configs, serving_space
 
 T = TypeVar("T")
 IntArray = NDArray[np.int32]
@@ -171,11 +171,14 @@ def _profile(options: SetupOptions) -> Profile:
 def _contract(options: SetupOptions, traffic: Traffic, model: ModelFacts) -> int:
     """max_model_len: the user's cap as it is, else the workload's maximum and a margin; never beyond the model."""
     cap, most = options.traffic.max_model_len, model.max_position_tokens
-    if cap is not None:
-        if cap > most:
-            raise UserError(f"--max-model-len {cap}: {model.name} takes at most {most}")
-        return cap
-    return _found("workload", lambda: contract_length(traffic.longest_tokens, model))
+    if cap is not None and cap > most:
+        raise UserError(f"--max-model-len {cap}: {model.name} takes at most {most}")
+    if cap is None and traffic.longest_tokens > most:
+        raise UserError(
+            f"workload: the longest request has {traffic.longest_tokens} tokens, {model.name} takes at most {most};"
+            " cap it (--max-model-len) or choose another model"
+        )
+    return cap or min(traffic.max_model_len, most)
 
 
 def _space(

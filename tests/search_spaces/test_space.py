@@ -18,7 +18,7 @@ from search_spaces.memory_use import check_card, demand_of, memory_use
 from search_spaces.overrides import parse_overrides
 from search_spaces.parameter import ShareParameter
 from search_spaces.space import KV_SPLIT, SearchSpace, Server, shares_of, split_name
-from search_spaces.vllm import contract_length, default_configs, serving_space
+from search_spaces.vllm import default_configs, serving_space
 
 LLAMA, A100 = find_model("Llama-3.1-8B"), find_gpu("A100-80")
 ONE = (Server(name="main", max_model_len=8192, mean_request_tokens=1200),)
@@ -365,10 +365,3 @@ def test_other_models_and_cards_give_a_space(model: str, gpu: str) -> None:
     for _ in range(50):
         assert check_config(space.configs(space.sample(rng))["main"], facts) == []
     assert any(isinstance(p, ShareParameter) for p in space.parameters)
-
-
-def test_contract_length_has_a_margin_and_ends_at_the_model() -> None:
-    assert contract_length(8000, LLAMA) == 8448
-    assert contract_length(131_000, LLAMA) == 131_072
-    with pytest.raises(ValueError, match="131072"):
-        contract_length(140_000, LLAMA)
