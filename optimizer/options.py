@@ -80,6 +80,7 @@ def _setup(args: argparse.Namespace, is_recorded: bool) -> SetupOptions:
             is_strict=args.strict,
             max_bad_rows=args.max_bad_rows,
             max_model_len=args.max_model_len,
+            too_long=args.too_long,
             is_repeat_allowed=args.repeat_trace,
         ),
         is_recorded_rate=is_recorded,

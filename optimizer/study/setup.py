@@ -15,18 +15,17 @@ from numpy.typing import NDArray
 from objectives.adequacy import SampleSizes, adapt
 from objectives.objective import Limit
 from objectives.slo import parse_slo
-from optimizer.deployment.current import read_current
 from optimizer.deployment.deployment import CurrentConfig, Deployment
 from optimizer.engines.engine import Instance, Placement
 from optimizer.errors import UserError
 from optimizer.profiles.loader import load_profile
 from optimizer.profiles.profile import Profile, RelativeLimit
 from optimizer.study.calibration import Reference
+from optimizer.study.current import assemble_current, hold_current, read_currents
 from optimizer.study.traffic import Traffic, TrafficOptions, prepare_traffic
 from search_spaces.adjust import apply_overrides
 from search_spaces.capacity import Capacity, solve_capacity
 from search_spaces.config import Config
-from search_spaces.constraint import check_config
 from search_spaces.hardware import GpuFacts, batch_defaults, find_gpu
 from search_spaces.known_models import find_model
 from search_spaces.locate import point_of
@@ -109,18 +108,19 @@ class Setup:
 def prepare(options: SetupOptions) -> Setup:
     """Check everything and put it together. Raises UserError in one line."""
     profile = _profile(options)
-    model = _found("--model", lambda: find_model(profile.model))
+    read = read_currents(profile, options.current)
+    profile, model, model_notes = _model(profile, options, read)
     gpu = _found("--gpu", lambda: find_gpu(profile.gpu))
     traffic = prepare_traffic(profile, options.traffic, seed=options.seed, is_recorded_rate=options.is_recorded_rate)
     length = _contract(options, traffic, model)
-    space = _space(profile, options, model, gpu, traffic, length)
+    space = _space(profile, options, model, gpu, traffic, length, read)
     capacity = _capacity(profile, model, gpu, length)
     promised = tuple(_promise(text, profile) for text in options.slos)
     adapted, notes = _adapted(profile, traffic)
-    current = _current(profile, options, length)
+    current = assemble_current(read, length)
     defaults = placement_of(profile, default_configs(space))
     safe = placement_of(profile, _safe_configs(space))
-    placements = [(CURRENT, current.placement)] if current else []
+    placements = [(CURRENT, placement_of(profile, current.configs))] if current else []
     placements += [(DEFAULTS, defaults)]
     distinct = _distinct(placements if len(placements) > 1 else [*placements, (SAFE, safe)])
     return Setup(
@@ -135,7 +135,7 @@ def prepare(options: SetupOptions) -> Setup:
         single_server=_single_server(profile, space, length),
         promised=promised,
         kept=current.deployment if current else None,
-        notices=(*traffic.notices, *space.notes, *notes, *(current.notices if current else ())),
+        notices=(*model_notes, *traffic.notices, *space.notes, *notes, *(current.notices if current else ())),
     )
 
 
@@ -182,7 +182,13 @@ def _contract(options: SetupOptions, traffic: Traffic, model: ModelFacts) -> int
 
 
 def _space(
-    profile: Profile, options: SetupOptions, model: ModelFacts, gpu: GpuFacts, traffic: Traffic, length: int
+    profile: Profile,
+    options: SetupOptions,
+    model: ModelFacts,
+    gpu: GpuFacts,
+    traffic: Traffic,
+    length: int,
+    read: Mapping[str, CurrentConfig],
 ) -> SearchSpace:
     servers = [_server(profile, name, traffic, length) for name in profile.instances]
     variants = {v.name: v for v in (_variant(name, where) for name, where in options.variants.items())}
@@ -200,6 +206,7 @@ def _space(
             variants=variants,
         ),
     )
+    space = hold_current(space, read)
     names = profile.instances if profile.is_shared else ()
     file, section = options.space_file
     overrides = (
@@ -266,33 +273,19 @@ def _per_tenant(tenant: NDArray[np.int16], names: Sequence[str], count: IntArray
     return {name: int(count[tenant == i].sum()) for i, name in enumerate(names)}
 
 
-@dataclass(frozen=True)
-class _Current:
-    placement: Placement
-    deployment: Deployment
-    notices: tuple[str, ...]
-
-
-def _current(profile: Profile, options: SetupOptions, length: int) -> _Current | None:
-    """The user's current servers. Memory shares of several instances are as given, else equal parts of the card's."""
-    if not options.current:
-        return None
-    for name in options.current:
-        if name and name not in profile.instances:
-            raise UserError(f"--current {name}=…: profile {profile.name} has no instance {name!r}")
-    read = {n: read_current(options.current.get(n) or options.current.get("") or "") for n in profile.instances}
-    configs = {n: _runnable(c, length) for n, c in read.items()}
-    first = next(iter(read.values()))
-    notices = [f"{c.source}: {note}" for c in dict.fromkeys(read.values()) for note in c.notices]
-    return _Current(placement_of(profile, configs), first, tuple(dict.fromkeys(notices)))
-
-
-def _runnable(current: CurrentConfig, length: int) -> Config:
-    """As given, with the context contract where the user has none; what vLLM would refuse is refused here."""
-    config = current.config if "max_model_len" in current.config else current.config.with_(max_model_len=length)
-    if problems := check_config(dict(config)):
-        raise UserError(f"{current.source}: {problems[0]}")
-    return config
+def _model(
+    profile: Profile, options: SetupOptions, read: Mapping[str, CurrentConfig]
+) -> tuple[Profile, ModelFacts, tuple[str, ...]]:
+    """--model, else the model of the current configuration where its facts are known, else the profile's."""
+    own = next((c for c in read.values() if c.model), None)
+    if options.model is not None or own is None or own.model is None:
+        return profile, _found("--model", lambda: find_model(profile.model)), ()
+    try:
+        facts = find_model(own.model)
+    except ValueError:
+        note = f"{own.source}: {own.model} is not known here; the study is about {profile.model} (--model NAME|DIR)"
+        return profile, _found("--model", lambda: find_model(profile.model)), (note,)
+    return replace(profile, model=own.model), facts, (f"{own.source}: the model is {own.model}",)
 
 
 def _safe_configs(space: SearchSpace) -> dict[str, Config]:
