@@ -17,10 +17,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from objectives.objective import Objective
+from objectives.titles import title_of
 from optimizer.profiles.loader import SHIPPED, load_profile
 from optimizer.profiles.profile import Profile
 from optimizer.reporting.front import load_front
-from optimizer.reporting.front_table import figure, title_of
+from optimizer.reporting.front_table import figure
 from optimizer.reporting.member import Front, FrontMember
 
 NEAR = 2.0

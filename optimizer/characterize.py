@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 
-from optimizer.errors import OptimizerError, UserError
+from optimizer.cli import run_main
+from optimizer.errors import UserError
 
 EPILOG = """\
 TRACE is a file (plain or gzip; Azure CSV, Mooncake or timed_trace JSON lines, CSV with a header) or the name of a
@@ -43,15 +43,8 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    try:
-        print(_answer(args))
-    except OptimizerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        sys.stderr.close()
+def main(argv: list[str] | None = None) -> int:
+    print(_answer(parser().parse_args(argv)))
     return 0
 
 
@@ -91,4 +84,4 @@ def _answer(args: argparse.Namespace) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_main(main))

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from optimizer.cli import run_main
+
 if TYPE_CHECKING:
     from optimizer.reporting.front_export import Format
     from optimizer.reporting.member import Front, FrontMember
@@ -35,20 +37,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """0: exported. 1: no feasible configuration yet, or --check found a difference. 2: bad input. 3: no vLLM."""
-    args = build_parser().parse_args(argv)
-    from optimizer.deployment.secrets import mask
-    from optimizer.errors import OptimizerError
-
-    try:
-        return _export(args)
-    except OptimizerError as error:
-        print(f"error: {mask(str(error))}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
+    return _export(build_parser().parse_args(argv))
 
 
 def _export(args: argparse.Namespace) -> int:
@@ -119,4 +110,4 @@ def _check(front: Front, members: Sequence[FrontMember], args: argparse.Namespac
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_main(main))

@@ -14,7 +14,7 @@ from optimizer.errors import Unavailable
 from search_spaces.config import Config
 
 PYTHON = os.environ.get("VLLM_PYTHON", "")
-needs_vllm = pytest.mark.skipif(not PYTHON, reason="VLLM_PYTHON names no Python that has vLLM")
+needs_vllm = pytest.mark.vllm
 
 MAIN = {
     "max_num_batched_tokens": 8192,

