@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import NoReturn
 
 from optimizer.cli import run_main
+from optimizer.errors import UserError
 
 ENGINES = ("auto", "simulator", "vllm")
 
 
+class _Parser(argparse.ArgumentParser):
+    """A wrong flag is one line, like every other bad input; flags are never guessed from their beginning."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message.removeprefix('argument ')}; --help explains every flag")
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line; every value is checked where it is used, with the flag's name in the message."""
-    p = argparse.ArgumentParser(
+    p = _Parser(
         prog="optimizer.run",
+        allow_abbrev=False,
         description="Find the vLLM configurations nobody can beat on throughput, P99 TTFT and P99 ITL at once,"
         " among those that are safe. Without a GPU the search runs on a simulated one.",
     )
@@ -72,6 +82,12 @@ def _what(g: argparse._ArgumentGroup) -> None:
         type=int,
         metavar="N",
         help="cap on prompt + output tokens; the share of requests it rejects is printed",
+    )
+    g.add_argument(
+        "--too-long",
+        choices=("drop", "truncate"),
+        default="drop",
+        help="what becomes of requests above --max-model-len (default drop); part of the workload's hash",
     )
     g.add_argument("--rate", metavar="R|recorded", help="requests per second of the steady load (default: found)")
     g.add_argument(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from objectives.hypervolume import Axes
 from objectives.measurement import Load
+from objectives.titles import short_of
 from optimizer.cluster.executor import Executor
 from optimizer.describe import (
     about_study,
@@ -29,7 +30,7 @@ from optimizer.options import SessionOptions, read_options
 from optimizer.reporting.answer import Extras, answer_lines, assemble
 from optimizer.reporting.front import front_json
 from optimizer.reporting.front_export import export_files
-from optimizer.reporting.front_table import front_text, print_front, short_of
+from optimizer.reporting.front_table import front_text, print_front
 from optimizer.reporting.live import Header, View, choose_view
 from optimizer.reporting.member import Front, FrontMember
 from optimizer.study.calibration import Calibration, Calibrator
@@ -51,13 +52,15 @@ from optimizer.study.stages import ADVANCED, FAST, seqs_names
 from optimizer.trial import StopRule
 from optimizer.workers import EngineChoice, choose_engine, start_executor
 
+INTERRUPTED = 130
+"""128 + SIGINT, as shells report it."""
 ALL_LOADS: tuple[Load, ...] = ("steady", "stress", "saturation")
 REFRESH_EVERY = 10
 """Trials between two refreshes of front.json and of what the dashboard shows."""
 
 
 def run_session(args: argparse.Namespace) -> int:
-    """Exit code: 0 if a front was exported, 1 if there is no feasible configuration."""
+    """Exit code: 0 if a front was exported, 1 if there is no feasible configuration, 130 after Ctrl-C."""
     options = read_options(args)
     setup = prepare(options.setup)
     if options.is_explaining_capacity:
@@ -65,16 +68,17 @@ def run_session(args: argparse.Namespace) -> int:
         return 0
     choice = choose_engine(options, setup)
     manifest = frozen_manifest(options, setup, choice)
-    with open_study(study_place(options), manifest) as study, start_executor(options, choice, study.name) as executor:
-        session = Session(options, setup, choice, study, executor)
+    with open_study(study_place(options), manifest) as study:
         try:
-            return session.run()
+            with start_executor(options, choice, study.name) as executor:
+                session = Session(options, setup, choice, study, executor)
+                try:
+                    return session.run()
+                finally:
+                    session.close()
         except KeyboardInterrupt:
-            executor.cancel_all()
             print(f"interrupted; nothing recorded is lost, go on with: {study.resume_command}", file=sys.stderr)
-            raise
-        finally:
-            session.close()
+            return INTERRUPTED
 
 
 class Session:
@@ -336,7 +340,7 @@ class FrontWriter:
         if front.members:
             files |= export_files(front, front.members, "csv")
             files |= {f"vllm/{name}": text for name, text in export_files(front, front.members, "vllm-yaml").items()}
-        self._board.refresh()
+        self._board.finish()
         return self._study.write_front(files)
 
     def _assembled(self, confirmations: Sequence[Confirmation]) -> Front:

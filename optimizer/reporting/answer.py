@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from objectives.hypervolume import Axes
 from objectives.pareto import front as front_of
-from optimizer.reporting.front_table import Table, figure, plain, title_of
+from objectives.titles import title_of
+from optimizer.reporting.front_table import Table, figure, plain
 from optimizer.reporting.member import Front, FrontMember, FrontMeta, name_picks
 from optimizer.study.calibration import LOW_LOAD, Calibration
 from optimizer.study.caps import CapAdvice

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 
@@ -31,13 +29,12 @@ def json_text(front: Front, members: Sequence[FrontMember]) -> str:
 
 def csv_text(front: Front, members: Sequence[FrontMember]) -> str:
     """One row a member: objectives and safety with units in their names, changes in percent, every argument."""
+    import pandas as pd
+
     rows = [_csv_row(front, member) for member in members]
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
-    return file.getvalue()
+    cells = [[_cell(row.get(name)) for name in columns] for row in rows]
+    return pd.DataFrame(cells, columns=columns, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def _csv_row(front: Front, member: FrontMember) -> dict[str, object]:

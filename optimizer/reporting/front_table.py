@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from objectives.comparison import Comparison, Delta
+from objectives.titles import title_of
 from optimizer.reporting.member import (
     FREE_MEMORY,
     STEADY_PREEMPTIONS,
@@ -17,28 +18,6 @@ from optimizer.reporting.member import (
 )
 
 NO_FRONT = "no feasible configuration yet"
-_TITLES = {
-    "saturation_output_tokens_per_s_per_gpu": "output tokens/s/GPU (saturation)",
-    "steady_ttft_p99_ms": "P99 TTFT, ms (steady)",
-    "steady_ttft_p95_ms": "P95 TTFT, ms (steady)",
-    "steady_itl_p99_ms": "P99 ITL, ms (steady)",
-    "steady_itl_p95_ms": "P95 ITL, ms (steady)",
-    "steady_worst_ttft_ratio": "worst tenant's P99 TTFT / target (steady)",
-    "steady_worst_ttft_p95_ratio": "worst tenant's P95 TTFT / target (steady)",
-    "steady_worst_itl_ratio": "worst tenant's P99 ITL / target (steady)",
-    "steady_worst_itl_p95_ratio": "worst tenant's P95 ITL / target (steady)",
-}
-_SHORT = {
-    "saturation_output_tokens_per_s_per_gpu": "tok/s/GPU",
-    "steady_ttft_p99_ms": "P99 TTFT ms",
-    "steady_ttft_p95_ms": "P95 TTFT ms",
-    "steady_itl_p99_ms": "P99 ITL ms",
-    "steady_itl_p95_ms": "P95 ITL ms",
-    "steady_worst_ttft_ratio": "P99 TTFT/target",
-    "steady_worst_ttft_p95_ratio": "P95 TTFT/target",
-    "steady_worst_itl_ratio": "P99 ITL/target",
-    "steady_worst_itl_p95_ratio": "P95 ITL/target",
-}
 _PICK_TITLES = {"throughput": "most throughput", "ttft": "lowest TTFT", "itl": "lowest ITL", "knee": "knee"}
 _VERDICTS = {"improvement": "an improvement", "trade": "a trade", "worse": "worse", "tie": "a tie"}
 _GIB = 1024**3
@@ -50,16 +29,6 @@ class Table:
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-
-
-def title_of(metric: str) -> str:
-    """The metric's heading, load and unit included; its name where none is known."""
-    return _TITLES.get(metric, metric)
-
-
-def short_of(metric: str) -> str:
-    """The metric in a few characters, for a line a trial."""
-    return _SHORT.get(metric, metric)
 
 
 def figure(value: float | None) -> str:

@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any, Protocol, TextIO
 
+from optimizer.reporting.front_table import figure
 from optimizer.study.events import (
     Event,
     Notice,
@@ -17,6 +18,10 @@ from optimizer.study.events import (
     TrialFinished,
     TrialStarted,
 )
+from optimizer.study.files import json_safe
+
+MAX_SHOWN = 12
+"""Members of the front in the live table: more would scroll away."""
 
 
 class View(Protocol):
@@ -41,19 +46,23 @@ def choose_view(header: Header, *, is_json: bool, stream: TextIO | None = None) 
     """JSON lines when asked for, a live table on a terminal, else plain lines."""
     out = stream or sys.stdout
     if is_json:
-        return JsonView(out)
-    return TerminalView(header) if out.isatty() else PlainView(header, out)
+        return JsonView(header, out)
+    return TerminalView(header, out) if out.isatty() else PlainView(header, out)
 
 
 class JsonView:
-    """One JSON object a line: {"event": ..., "time": ..., fields}."""
+    """One JSON object a line: {"event": ..., "time": ..., fields}; the header first, as event `StudyOpened`."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, header: Header, out: TextIO) -> None:
         self._out = out
+        self._write("StudyOpened", header)
 
     def show(self, event: Event) -> None:
-        body = {"event": type(event).__name__, "time": round(time.time(), 3), **dataclasses.asdict(event)}
-        print(json.dumps(body), file=self._out, flush=True)
+        self._write(type(event).__name__, event)
+
+    def _write(self, name: str, fields: Header | Event) -> None:
+        body = {"event": name, "time": round(time.time(), 3), **json_safe(dataclasses.asdict(fields))}
+        print(json.dumps(body, allow_nan=False), file=self._out, flush=True)
 
     def close(self) -> None:
         return
@@ -96,46 +105,52 @@ def plain_line(event: Event, objectives: tuple[str, ...]) -> str | None:
 
 
 def _trial_line(event: TrialFinished, objectives: tuple[str, ...]) -> str:
-    what = format_values(event.values, objectives) if event.values else event.state
-    state = "ok" if event.is_feasible else f"infeasible: {event.reason}"
     left = "" if event.seconds_left is None else f" | {event.seconds_left:.0f} s left"
     return (
-        f"[{event.n_done}/{event.n_total}] trial {event.trial} ({event.stage}) {what} | {state}"
-        f" | feasible {event.n_feasible}/{event.n_done} | front {event.n_front}"
+        f"[{event.n_done}/{event.n_total}] trial {event.trial} ({event.label or event.stage}) "
+        f"{trial_text(event, objectives)} | feasible {event.n_feasible}/{event.n_done} | front {event.n_front}"
         f" | hypervolume {event.hypervolume:.3f}{left}"
     )
 
 
+def trial_text(event: TrialFinished, objectives: tuple[str, ...]) -> str:
+    """What came of the trial: its figures, and why it is no candidate."""
+    if event.values is None:
+        return event.reason if event.state == "broken" else f"{event.state}: {event.reason}"
+    return f"{format_values(event.values, objectives)} | {'ok' if event.is_feasible else event.reason}"
+
+
 def format_values(values: tuple[float, ...], objectives: tuple[str, ...]) -> str:
-    """`812 tok/s/GPU, TTFT P99 312 ms, ...`: the values with their short names."""
-    return ", ".join(f"{name} {value:.4g}" for name, value in zip(objectives, values, strict=True))
+    """`tok/s/GPU 812, P99 TTFT ms 312, ...`: the values with their short names."""
+    return ", ".join(f"{name} {figure(value)}" for name, value in zip(objectives, values, strict=True))
 
 
 class TerminalView:
     """A live panel: progress, feasible share, current front, hypervolume, time left, the dashboard command."""
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: Header, out: TextIO) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._header = header
-        self._console = Console()
+        self._console = Console(file=out, highlight=False)
         self._last: TrialFinished | None = None
         self._stage = ""
         self._run = ""
         self._running: set[int] = set()
         self._started = time.monotonic()
         self._live = Live(self._render(), console=self._console, refresh_per_second=4, transient=True)
-        self._console.print(f"[bold]{header.title}[/bold]")
+        self._console.print(header.title, style="bold", markup=False)
         self._live.start()
 
     def show(self, event: Event) -> None:
         match event:
             case Notice() | StudyFinished():
-                self._console.print(plain_line(event, self._header.objectives), highlight=False, markup=False)
+                style = "yellow" if isinstance(event, Notice) and event.is_warning else None
+                self._console.print(plain_line(event, self._header.objectives), style=style, markup=False)
             case StageStarted(stage=stage, why=why):
                 self._stage, self._run = stage, ""
-                self._console.print(f"[bold cyan]{stage}[/bold cyan]: {why}", highlight=False)
+                self._console.print(f"[bold cyan]{stage}[/bold cyan]: {why}")
             case RunFinished():
                 self._run = plain_line(event, ()) or ""
             case TrialStarted(trial=trial):
@@ -143,16 +158,20 @@ class TerminalView:
             case TrialFinished():
                 self._running.discard(event.trial)
                 self._last = event
+                self._run = f"trial {event.trial} {trial_text(event, self._header.objectives)}"
         self._live.update(self._render())
 
     def _render(self) -> Any:
         from rich.console import Group
         from rich.panel import Panel
+        from rich.text import Text
 
         rows: list[Any] = [self._progress_line()]
         if self._last is not None and self._last.front:
             rows.append(self._front_table())
-        rows.append(f"[dim]watch: {self._header.dashboard_command}[/dim]")
+        if self._run:
+            rows.append(Text(f"last: {self._run}", no_wrap=True, overflow="ellipsis"))
+        rows.append(Text(f"watch: {self._header.dashboard_command}", style="dim"))
         return Panel(Group(*rows), title=self._stage or "starting", title_align="left")
 
     def _progress_line(self) -> Any:
@@ -161,10 +180,10 @@ class TerminalView:
         last = self._last
         grid = Table.grid(padding=(0, 3))
         if last is None:
-            grid.add_row(self._run or "calibrating", f"{time.monotonic() - self._started:.0f} s")
+            grid.add_row("no trial yet", f"{time.monotonic() - self._started:.0f} s")
             return grid
         left = "" if last.seconds_left is None else f"about {last.seconds_left:.0f} s left"
-        running = f"running {', '.join(map(str, sorted(self._running)))}" if self._running else self._run
+        running = f"running {', '.join(map(str, sorted(self._running)))}" if self._running else ""
         grid.add_row(
             f"trials [bold]{last.n_done}/{last.n_total}[/bold]",
             f"feasible {last.n_feasible}/{last.n_done}",
@@ -182,8 +201,10 @@ class TerminalView:
         table.add_column("trial", justify="right")
         for name in self._header.objectives:
             table.add_column(name, justify="right")
-        for trial, values in self._last.front[:12]:
-            table.add_row(str(trial), *[f"{v:.4g}" for v in values])
+        for trial, values in self._last.front[:MAX_SHOWN]:
+            table.add_row(str(trial), *[figure(v) for v in values])
+        if self._last.n_front > MAX_SHOWN:
+            table.add_row("…")
         return table
 
     def close(self) -> None:

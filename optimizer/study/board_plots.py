@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
+from optimizer.study.board_labels import place_names
 from optimizer.study.board_text import Standing, launch_text
 from optimizer.study.terms import Terms
 from optimizer.study.trial_record import TrialRecord
@@ -27,7 +28,8 @@ _LOG_SPAN = 8.0
 def front_3d(standing: Standing, terms: Terms, title: str) -> go.Figure:
     """Three objectives at once; the front in colour, feasible points quiet, infeasible ones grey."""
     figure = go.Figure()
-    for name, trials, marker, labels in _groups(standing):
+    ranges = _ranges(standing)
+    for name, trials, marker in _groups(standing):
         x, y, z = _columns(trials, 3)
         figure.add_trace(
             go.Scatter3d(
@@ -35,11 +37,8 @@ def front_3d(standing: Standing, terms: Terms, title: str) -> go.Figure:
                 y=y,
                 z=z,
                 name=name,
-                mode="markers+text",
+                mode="markers",
                 marker={**marker, "size": 0.5 * marker["size"], "line": {"width": 0}},
-                text=labels,
-                textposition="top center",
-                textfont={"size": 11, "color": _INK},
                 hovertext=_hover(trials, standing, terms),
                 hoverinfo="text",
             )
@@ -54,10 +53,17 @@ def front_3d(standing: Standing, terms: Terms, title: str) -> go.Figure:
             "nticks": 6,
             **scale,
         }
-        for label, scale in zip(terms.labels, _ranges(standing), strict=False)
+        for label, scale in zip(terms.labels, ranges, strict=False)
     ]
     camera = {"eye": {"x": 1.5, "y": -1.7, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.12}}
-    scene = {"xaxis": axes[0], "yaxis": axes[1], "zaxis": axes[2], "camera": camera, "aspectmode": "cube"}
+    scene: dict[str, Any] = {
+        "xaxis": axes[0],
+        "yaxis": axes[1],
+        "zaxis": axes[2],
+        "camera": camera,
+        "aspectmode": "cube",
+    }
+    scene["annotations"] = _callouts(standing, ranges, {"x": 0, "y": 1, "z": 2})
     figure.update_layout(**_layout(title), scene=scene)
     figure.update_layout(margin={"l": 0, "r": 0, "t": 60, "b": 0})
     return figure
@@ -66,18 +72,15 @@ def front_3d(standing: Standing, terms: Terms, title: str) -> go.Figure:
 def front_2d(standing: Standing, terms: Terms, title: str, other: int) -> go.Figure:
     """The first objective against another one (by position)."""
     figure = go.Figure()
-    for name, trials, marker, labels in _groups(standing):
+    for name, trials, marker in _groups(standing):
         columns = _columns(trials, len(terms.labels))
         figure.add_trace(
             go.Scatter(
                 x=columns[0],
                 y=columns[other],
                 name=name,
-                mode="markers+text",
+                mode="markers",
                 marker=marker,
-                text=labels,
-                textposition=_sides(columns[0]),
-                textfont={"size": 11, "color": _INK},
                 hovertext=_hover(trials, standing, terms),
                 hoverinfo="text",
             )
@@ -86,25 +89,27 @@ def front_2d(standing: Standing, terms: Terms, title: str, other: int) -> go.Fig
     figure.update_layout(
         **_layout(title), xaxis=_axis(terms.labels[0], ranges[0]), yaxis=_axis(terms.labels[other], ranges[other])
     )
+    figure.update_layout(annotations=_callouts(standing, ranges, {"x": 0, "y": other}))
     return figure
 
 
-def _groups(standing: Standing) -> list[tuple[str, Sequence[TrialRecord], dict[str, Any], list[str]]]:
-    """(name, trials, marker, labels) from the back to the front."""
+def _groups(standing: Standing) -> list[tuple[str, Sequence[TrialRecord], dict[str, Any]]]:
+    """(name, trials, marker) from the back to the front."""
     front = {t.number for t in standing.front}
     behind = [t for t in standing.feasible if t.number not in front][-MAX_POINTS:]
     missed = [t for t in standing.trials if t.values is not None and not t.is_feasible][-MAX_POINTS:]
-    groups = [
-        ("misses a limit", missed, {"color": _BAD, "size": 7, "symbol": "x"}, [""] * len(missed)),
-        ("feasible, beaten", behind, {"color": _QUIET, "size": 9}, [""] * len(behind)),
-        (
-            "front",
-            standing.front,
-            {"color": _FRONT, "size": 11},
-            [standing.names.get(t.number, "") for t in standing.front],
-        ),
+    groups: list[tuple[str, Sequence[TrialRecord], dict[str, Any]]] = [
+        ("misses a limit", missed, {"color": _BAD, "size": 7, "symbol": "x"}),
+        ("feasible, beaten", behind, {"color": _QUIET, "size": 9}),
+        ("front", standing.front, {"color": _FRONT, "size": 11}),
     ]
     return [group for group in groups if group[1]]
+
+
+def _callouts(standing: Standing, ranges: Sequence[dict[str, Any]], axes: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The picks' names."""
+    named = [t for t in standing.front if t.number in standing.names and t.values is not None]
+    return place_names([_label(t, standing) for t in named], [t.values or () for t in named], ranges, axes)
 
 
 def _label(trial: TrialRecord, standing: Standing) -> str:
@@ -150,12 +155,6 @@ def _round_numbers(low: float, high: float) -> list[float]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     numbers = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
     return [n for n in numbers if low <= n <= high]
-
-
-def _sides(x: Sequence[float]) -> list[str]:
-    """Names lean inwards from the edges, and every other one hangs below, so that near ones stay readable."""
-    middle = (min(x) + max(x)) / 2
-    return [f"{'bottom' if i % 2 else 'top'} {'left' if v > middle else 'right'}" for i, v in enumerate(x)]
 
 
 def _axis(label: str, scale: dict[str, Any]) -> dict[str, Any]:

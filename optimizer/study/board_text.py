@@ -78,6 +78,7 @@ def study_note(standing: Standing, terms: Terms, about: About) -> str:
         "## The study",
         _table(("", ""), [(name, value) for name, value in about.facts.items()]),
         *(["## Next", "\n".join(f"    {command}" for command in about.commands)] if about.commands else []),
+        "*The driver rewrites this note while the study runs; keep notes of your own with the trials.*",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -132,7 +133,8 @@ class Calibrator:
         """The first reference that boots and what it finishes per second at saturation."""
         reasons = []
         for i, reference in enumerate(self.references):
-            outcome = self._run(reference.placement, self.loads(1.0, ("saturation",)), run=i, what="saturation")
+            plan = self._plan(reference.placement, self.loads(1.0, ("saturation",)), i)
+            outcome = self._carry_out([plan], partial(self._saturated_text, reference))[0]
             if isinstance(outcome, Measured):
                 capacity = capacity_per_s(outcome.measurement.phases["saturation"], self.shares)
                 if capacity > 0:
@@ -147,7 +149,8 @@ class Calibrator:
         share = self.profile.load.sustain_share
         for step in range(MAX_STEPS_DOWN + 1):
             rate = capacity * share * STEP_DOWN**step
-            outcome = self._run(reference.placement, self.loads(rate, ("steady",)), run=100 + step, what="rate")
+            plan = self._plan(reference.placement, self.loads(rate, ("steady",)), 100 + step)
+            outcome = self._carry_out([plan], partial(_kept_up_text, f"{reference.name} at {rate:.4g}/s"))[0]
             how = f"{rate / capacity:.2f} of the capacity of {reference.name}, {capacity:.3g} requests/s"
             if isinstance(outcome, Measured) and _is_sustained(outcome.measurement):
                 return rate, True, how
@@ -166,7 +169,7 @@ class Calibrator:
             plans = [
                 self._plan(candidate.placement, loads, first + k) for k in range(self.profile.budget.noise_repeats)
             ]
-            outcomes = self._carry_out(plans, f"repeat of {candidate.name} at R")
+            outcomes = self._carry_out(plans, partial(_kept_up_text, f"{candidate.name} at R again"))
             measured = [o.measurement for o in outcomes if isinstance(o, Measured)]
             if len(measured) == len(outcomes):
                 return candidate, measured
@@ -177,7 +180,8 @@ class Calibrator:
         if self.single_server is None:
             return None
         loads = self.loads(rate, ("steady", "stress", "saturation"))
-        outcome = self._run(self.single_server, loads, run=400, what="one server with every tenant")
+        plan = self._plan(self.single_server, loads, 400)
+        outcome = self._carry_out([plan], partial(_kept_up_text, "one server with every tenant at R"))[0]
         return compute_pooled_metrics([outcome.measurement], targets) if isinstance(outcome, Measured) else None
 
     def _targets(self, measured: Sequence[Measurement]) -> dict[str, Targets]:
@@ -204,11 +208,14 @@ class Calibrator:
         spread = 2 * known.std(axis=0, ddof=1) / np.abs(np.array(pooled))
         return tuple(float(max(s, MIN_NOISE)) for s in spread)
 
-    def _run(self, placement: Placement, loads: tuple[LoadPlan, ...], *, run: int, what: str) -> Outcome:
-        return self._carry_out([self._plan(placement, loads, run)], what)[0]
+    def _carry_out(self, plans: Sequence[TrialPlan], describe: Callable[[Outcome], str]) -> list[Outcome]:
+        return self.runs.carry_out(plans, "calibration", lambda plan, outcome: describe(outcome))
 
-    def _carry_out(self, plans: Sequence[TrialPlan], what: str) -> list[Outcome]:
-        return self.runs.carry_out(plans, "calibration", lambda plan, outcome: what)
+    def _saturated_text(self, reference: Reference, outcome: Outcome) -> str:
+        if not isinstance(outcome, Measured):
+            return f"{reference.name}: {_cause(outcome)}"
+        capacity = capacity_per_s(outcome.measurement.phases["saturation"], self.shares)
+        return f"{reference.name}, saturated, finishes {capacity:.4g} requests/s"
 
     def _plan(self, placement: Placement, loads: tuple[LoadPlan, ...], run: int) -> TrialPlan:
         return TrialPlan(-1, run, "calibration", placement, loads, seed=self.seed * 1_000_003 + 7_919 + run)
@@ -256,6 +263,12 @@ def _values(metrics: Mapping[str, float | None], objectives: Sequence[Objective]
 def _is_sustained(measurement: Measurement) -> bool:
     value = compute_pooled_metrics([measurement]).get("steady_unsustained")
     return value is not None and value <= 0
+
+
+def _kept_up_text(what: str, outcome: Outcome) -> str:
+    if not isinstance(outcome, Measured):
+        return f"{what}: {_cause(outcome)}"
+    return f"{what}: {'sustained' if _is_sustained(outcome.measurement) else 'not sustained'}"
 
 
 def _cause(outcome: Outcome) -> str:

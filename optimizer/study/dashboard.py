@@ -38,12 +38,30 @@ class _Target:
     _trial_id: int
 
 
+class _Attributes:
+    """The study's system attributes, read once: `save_note` reads all of them for every note, plots included."""
+
+    def __init__(self, study: optuna.Study) -> None:
+        self._storage = study._storage
+        self._known: dict[str, Any] | None = None
+
+    def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
+        if self._known is None:
+            self._known = dict(self._storage.get_study_system_attrs(study_id))
+        return self._known
+
+    def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
+        self._storage.set_study_system_attr(study_id, key, value)
+        self.get_study_system_attrs(study_id)[key] = value
+
+
 class StudyBoard:
     """Writes notes and plots beside a study's record. Only the driver has one."""
 
     def __init__(self, record: StudyRecord, about: About) -> None:
         self._record = record
         self._about = about
+        self._attributes = _Attributes(record.study)
         self._last_end = -float("inf")
         self._last_cost_s = 0.0
         self.spent_s = 0.0
@@ -87,15 +105,15 @@ class StudyBoard:
         for number in numbers:
             trial_id = study.get_trials(deepcopy=False)[number]._trial_id
             text = trial_note(self._record.trial(number), self._record.terms, standing)
-            save_note(_Target(study._storage, study, trial_id), text)
+            save_note(_Target(self._attributes, study, trial_id), text)
 
     def _mark_front(self) -> None:
         standing = self._standing()
-        storage, study_id = self._record.study._storage, self._record.study._study_id
-        marked = storage.get_study_system_attrs(study_id).get(_MARKED, [])
+        study_id = self._record.study._study_id
+        marked = self._attributes.get_study_system_attrs(study_id).get(_MARKED, [])
         members = [t.number for t in standing.front]
         self._note_trials(sorted({*members, *marked}), standing)
-        storage.set_study_system_attr(study_id, _MARKED, members)
+        self._attributes.set_study_system_attr(study_id, _MARKED, members)
 
     def _write(self) -> None:
         from optuna_dashboard import save_note, save_plotly_graph_object

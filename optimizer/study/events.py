@@ -55,6 +55,9 @@ class TrialFinished(Event):
     front: tuple[tuple[int, tuple[float, ...]], ...] = ()
     """(trial, values) of the current front."""
     seconds_left: float | None = None
+    """Of the search; confirmations come after it."""
+    label: str = ""
+    """`current`, `vLLM defaults` or `safe` for a baseline."""
 
 
 @dataclass(frozen=True)

@@ -71,5 +71,13 @@ def reason_of(outcome: Outcome, card: Scorecard | None) -> str:
         return ""
     if card.values is None:
         return "an objective could not be read"
-    worst = card.binding[0]
-    return f"misses {worst} by {card.violations[worst]:.0%}"
+    return missed_text(card.binding[0], card.violations[card.binding[0]])
+
+
+def missed_text(name: str, violation: float) -> str:
+    """A missed constraint in a few words, with how far it is missed."""
+    if name == UNSUSTAINED:
+        return f"does not keep up with R, short by {violation:.1%}"
+    if name == BOOT:
+        return "does not start, or dies"
+    return f"misses {name} by {violation:.1%}"

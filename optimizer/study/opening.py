@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from optimizer.errors import UserError
+from objectives.titles import title_of
+from optimizer.errors import OptimizerError, StudyMismatch, UserError
 from optimizer.study.calibration import Calibration
 from optimizer.study.distributions import standing_distributions
 from optimizer.study.events import Event
@@ -88,7 +90,7 @@ class OpenStudy:
         samples = [*argument_samples(setup.space), *(p.parameters() for _, p, _ in setup.baselines)]
         terms = Terms(
             judge.objectives,
-            tuple(label_of(o.metric) for o in judge.objectives),
+            tuple(title_of(o.metric) for o in judge.objectives),
             judge.constraint_names,
             distributions=standing_distributions(samples),
         )
@@ -106,6 +108,11 @@ class OpenStudy:
         root = self.folder.front_path
         return {str(p.relative_to(root)): p.read_text("utf-8") for p in sorted(root.rglob("*")) if p.is_file()}
 
+    def is_empty(self, *, is_input_at_fault: bool) -> bool:
+        """Nothing worth keeping: no run was recorded, or the input is at fault before the first trial."""
+        is_started = bool(self.manifest.calibration) or self.folder.database.exists()
+        return not is_started and (is_input_at_fault or not any(self.folder.path.glob("runs/*")))
+
     def close(self) -> None:
         for record in self._records:
             record.close_storage()
@@ -120,10 +127,11 @@ class OpenStudy:
 def open_study(place: StudyPlace, manifest: Manifest) -> Iterator[OpenStudy]:
     """Claim the study's folder. `manifest.study` is filled in here.
 
-    Refuses an existing study without --resume; --resume of a missing one starts it and says so."""
+    Refuses an existing study without --resume; --resume of a missing one starts it and says so. An error before
+    anything was recorded leaves no new folder behind."""
     if place.storage is not None:
         check_storage_url(place.storage)
-    name = place.study if place.study is not None else next_free(place.profile, place.studies)
+    name = place.study if place.study is not None else _name_of(place)
     folder = StudyFolder.locate(name, place.studies)
     if folder.exists and not place.is_resume:
         raise UserError(f"--study {name}: {folder.path} exists; add --resume to go on with it, or choose another name")
@@ -132,25 +140,39 @@ def open_study(place: StudyPlace, manifest: Manifest) -> Iterator[OpenStudy]:
     if folder.exists:
         stored = load_manifest(folder.manifest_path)
         check_resumable(stored, replace(fresh, study=stored.study, constraints=stored.constraints))
+        _check_storage(stored, place.storage)
         said = notices(stored, fresh)  # type: ignore[assignment]
         fresh = replace(stored, n_trials=fresh.n_trials, n_workers=fresh.n_workers)
     elif place.is_resume:
         said = (f"there is no study {name!r} to resume: it is started",)
+    was_there = folder.exists
     study = OpenStudy(folder.claim(), fresh, place.storage, tuple(said))
     try:
         study._save(fresh)
         yield study
+    except OptimizerError as error:
+        if not was_there and study.is_empty(is_input_at_fault=isinstance(error, UserError)):
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
     finally:
         study.close()
 
 
-def label_of(metric: str) -> str:
-    """An objective's name with its unit, as optuna-dashboard shows it."""
-    from objectives.metric import METRICS
+def _name_of(place: StudyPlace) -> str:
+    """Without a name: the next free one; with --resume the last one that is there, so that the same command goes on."""
+    free = next_free(place.profile, place.studies)
+    stem, _, number = free.rpartition("-")
+    return f"{stem}-{int(number) - 1}" if place.is_resume and number != "1" else free
 
-    load, _, figure = metric.partition("_")
-    unit = METRICS[metric].unit
-    return f"{figure.replace('_', ' ')} [{unit}] at {load}"
+
+def _check_storage(stored: Manifest, storage: str | None) -> None:
+    """Another storage holds other trials, or none."""
+    if mask(storage or "") != stored.storage:
+        here, now = stored.storage or "study.db in its folder", mask(storage or "") or "study.db in its folder"
+        raise StudyMismatch(
+            f"study {stored.study!r} cannot be resumed: storage: {here} in the study, {now} now;"
+            " give the same --storage"
+        )
 
 
 def settings_of(**settings: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from objectives.metric import compute_metrics
 from objectives.objective import Scorecard
@@ -61,7 +62,10 @@ class RateProbe:
         """Every member at 0.5, 1 and 1.2 R."""
         wanted = [(t, p, k, share) for t, p in members for k, share in enumerate(SHOWN_AT)]
         plans = [self._plan(t, _run_of(k), p, share * self.rate_per_s) for t, p, k, share in wanted]
-        outcomes = self.runs.carry_out(plans, "rates", lambda plan, o: f"trial {plan.trial}")
+        share_of = {_run_of(k): share for k, share in enumerate(SHOWN_AT)}
+        outcomes = self.runs.carry_out(
+            plans, "rates", lambda plan, o: f"trial {plan.trial} at {share_of[plan.run]:g} R"
+        )
         return tuple(
             self._figure(t, share, outcome) for (t, _, _, share), outcome in zip(wanted, outcomes, strict=True)
         )
@@ -76,7 +80,7 @@ class RateProbe:
             plans = [
                 self._plan(t, SURVIVAL_RUN + step, p, rates[t]) for t, p, _ in members if step == 0 or is_failed[t]
             ]
-            outcomes = self.runs.carry_out(plans, "surviving rate", lambda plan, o: f"trial {plan.trial}")
+            outcomes = self.runs.carry_out(plans, "surviving rate", partial(self._promise_text, rates))
             for plan, outcome in zip(plans, outcomes, strict=True):
                 t = plan.trial
                 if self._holds(outcome):
@@ -84,6 +88,10 @@ class RateProbe:
                 else:
                     high[t], is_failed[t] = rates[t], True
         return tuple(Survival(t, low[t], not is_failed[t]) for t, _, _ in members)
+
+    def _promise_text(self, rates: Mapping[int, float], plan: TrialPlan, outcome: Outcome) -> str:
+        word = "keeps" if self._holds(outcome) else "breaks"
+        return f"trial {plan.trial} {word} the promise at {rates[plan.trial]:.3g}/s"
 
     def _holds(self, outcome: Outcome) -> bool:
         card = self.judge.score(outcome)

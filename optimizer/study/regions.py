@@ -104,7 +104,7 @@ class FailingRegions:
                     yield from (r for r in tails if r.n_levels > 1)
 
     def _is_hopeless(self, region: Region, kind: str) -> bool:
-        """Nothing ever ran in it, and the failure belongs to it: it happens nowhere else, or too often here for chance."""
+        """Nothing ever ran in it, and the failure belongs to it: it happens nowhere else, or too often for chance."""
         inside = [k for i, k in self._tried if i in region]
         if region.n_levels == self._n_levels[region.axis] or any(k is None for k in inside):
             return False

@@ -6,9 +6,10 @@ resume goes on: trials that were running are run again under their own numbers.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from objectives.objective import Scorecard
 from objectives.pareto import front
@@ -120,7 +121,7 @@ class Search:
                 self._note_probe_started(proposal)
             elif trial.is_finished:
                 self._tell_proposer(trial, proposal)
-                self._note_probe(proposal, Scorecard(trial.values, trial.violations, trial.metrics))
+                self._note_probe(proposal, _card_of(trial))
 
     def _proposal_of(self, trial: TrialRecord) -> Proposal:
         name = trial.attributes.get("baseline")
@@ -141,8 +142,7 @@ class Search:
     def _start_next(self) -> bool:
         """Start one trial; False if nothing can be started now."""
         if self._to_adopt:
-            number, proposal = self._to_adopt.pop(0)
-            self._submit(number, proposal)
+            self._adopt(*self._to_adopt.pop(0))
             return True
         if self.stop_reason or self._record.n_trials >= self._plan.n_trials:
             return False
@@ -159,15 +159,29 @@ class Search:
         return True
 
     def _submit(self, number: int, proposal: Proposal) -> None:
+        self._executor.submit(self._begin(number, proposal))
+
+    def _adopt(self, number: int, proposal: Proposal) -> None:
+        """Run it again, unless it came back just before its driver died: then it is only told."""
+        plan = self._begin(number, proposal)
+        stored = self._runs.stored(plan)
+        if stored is None:
+            self._executor.submit(plan)
+        else:
+            self._tell(plan, stored)
+
+    def _begin(self, number: int, proposal: Proposal) -> TrialPlan:
         if proposal.stage != self._stage:
             self._stage = proposal.stage
             self._listener(StageStarted(proposal.stage, WHY[proposal.stage]))
         self._running[number] = proposal
         self._listener(TrialStarted(number, proposal.stage))
-        self._executor.submit(self._trial_plan(number, proposal))
+        return self._trial_plan(number, proposal)
 
     def _trial_plan(self, number: int, proposal: Proposal) -> TrialPlan:
         rule = None if proposal.stage == BASELINE else self._plan.stop_rule
+        if rule is not None and proposal.stage == STABLE:
+            rule = replace(rule, max_unsustained=math.inf)  # it is asked about the peak, which is replayed later
         seed = self._plan.seed * 1_000_003 + (number + 1) * SEED_STEP
         return TrialPlan(number, 0, "search", proposal.placement, self._plan.loads, seed, rule)
 
@@ -197,15 +211,15 @@ class Search:
             if same.number in self._running:
                 self._levels_of[same.number] = level
             else:
-                card = Scorecard(same.values, same.violations, same.metrics)
-                self._region.tell(Probe(level, has_survived_stress(card)))
+                self._region.tell(Probe(level, has_survived_stress(_card_of(same))))
             level = self._region.next_level()
         return None
 
     def _same_trial(self, placement: Placement) -> TrialRecord | None:
         """A trial that runs or ran exactly these servers: a probe is never a duplicate of it."""
         wanted = placement.parameters()
-        return next((t for t in self._record.trials() if dict(t.parameters) == wanted), None)
+        trials = (t for t in self._record.trials() if t.state != "broken")
+        return next((t for t in trials if dict(t.parameters) == wanted), None)
 
     def _next_sampled(self) -> Proposal | None:
         if self._region is not None and not self._region.is_settled and self._running:
@@ -221,11 +235,13 @@ class Search:
     # telling results
 
     def _finish(self, plan: TrialPlan, outcome: Outcome) -> None:
-        if plan.trial not in self._running or self._runs.retry(plan, outcome):
-            return
+        if plan.trial in self._running and not self._runs.retry(plan, outcome):
+            self._runs.keep(plan, outcome)
+            self._tell(plan, outcome)
+
+    def _tell(self, plan: TrialPlan, outcome: Outcome) -> None:
         proposal = self._running.pop(plan.trial)
         card = self._judge.score(outcome)
-        self._runs.keep(plan, outcome)
         reason = reason_of(outcome, card)
         self._record.close(plan.trial, outcome, card, reason=reason, columns=_columns(outcome, plan))
         trial = self._record.trial(plan.trial)
@@ -233,19 +249,21 @@ class Search:
             self._proposer.forget(proposal.point)
         else:
             self._tell_proposer(trial, proposal)
-        self._note_probe(proposal, card)
-        if self._region is not None and (level := self._levels_of.pop(plan.trial, None)) is not None:
-            self._region.tell(Probe(level, has_survived_stress(card)))
         self._listener(self._finished_event(trial, outcome, card, reason))
+        self._note_probe(proposal, card, self._levels_of.pop(plan.trial, None))
 
     def _note_probe_started(self, proposal: Proposal) -> None:
         level = proposal.attributes.get("level")
         if self._region is not None and isinstance(level, int):
             self._region.start(level)
 
-    def _note_probe(self, proposal: Proposal, card: Scorecard | None) -> None:
-        level = proposal.attributes.get("level")
-        if self._region is None or not isinstance(level, int):
+    def _note_probe(self, proposal: Proposal, card: Scorecard | None, level: int | None = None) -> None:
+        """`level`: of a trial that is no probe but has the servers of one. `card`: None for a broken trial."""
+        level = proposal.attributes.get("level", level)  # type: ignore[assignment]
+        if self._region is None or level is None:
+            return
+        if card is None:
+            self._region.forget(level)
             return
         self._region.tell(Probe(level, has_survived_stress(card)))
         if self._region.is_settled and self._stage == STABLE:
@@ -283,6 +301,7 @@ class Search:
             hypervolume=self._plan.hypervolume(values) if values else 0.0,
             front=tuple((feasible[i].number, values[i]) for i in members),
             seconds_left=self._seconds_left(len(trials)),
+            label=str(trial.attributes.get("baseline", "")),
         )
 
     def _seconds_left(self, n_done: int) -> float | None:
@@ -290,6 +309,11 @@ class Search:
         if n_here < 2:
             return None
         return (time.monotonic() - self._started) / n_here * max(self._plan.n_trials - n_done, 0)
+
+
+def _card_of(trial: TrialRecord) -> Scorecard | None:
+    """None for a broken trial."""
+    return None if trial.state == "broken" else Scorecard(trial.values, trial.violations, trial.metrics)
 
 
 def _columns(outcome: Outcome, plan: TrialPlan) -> dict[str, object]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from objectives.objective import Scorecard
 from optimizer.engines.engine import Placement
+from optimizer.study.judge import BOOT
 from optimizer.study.proposer import Point, Proposer
 
 SEQS = "max_num_seqs"
@@ -83,6 +84,10 @@ class StableRegion:
     def tell(self, probe: Probe) -> None:
         self._probes[probe.level] = probe.has_survived
 
+    def forget(self, level: int) -> None:
+        """It came to nothing through no fault of its own: it may be asked for again."""
+        self._probes.pop(level, None)
+
     @property
     def bounds(self) -> tuple[int, int | None]:
         """(highest level known to survive, lowest known to fail); -1 and None while unknown."""
@@ -133,7 +138,8 @@ def has_survived_stress(card: Scorecard | None) -> bool:
     """The engine came up, lived through the stress load, and kept the limits set on it."""
     if card is None or card.values is None:
         return False
-    return all(v <= 0 for name, v in card.violations.items() if name.startswith("stress_") or name == "boot")
+    asked = (v for n, v in card.violations.items() if n.rsplit(":", 1)[-1].startswith("stress_") or n == BOOT)
+    return all(v <= 0 for v in asked)
 
 
 def propose_within(proposer: Proposer, grid: Mapping[str, Sequence[object]], region: StableRegion | None) -> Point:
