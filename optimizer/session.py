@@ -30,7 +30,7 @@ from optimizer.options import SessionOptions, read_options
 from optimizer.reporting.answer import Extras, answer_lines, assemble
 from optimizer.reporting.front import front_json
 from optimizer.reporting.front_export import export_files
-from optimizer.reporting.front_table import front_text, print_front
+from optimizer.reporting.front_table import front_text, pick_titles, print_front
 from optimizer.reporting.live import Header, View, choose_view
 from optimizer.reporting.member import Front, FrontMember
 from optimizer.study.calibration import Calibration, Calibrator
@@ -340,6 +340,7 @@ class FrontWriter:
         if front.members:
             files |= export_files(front, front.members, "csv")
             files |= {f"vllm/{name}": text for name, text in export_files(front, front.members, "vllm-yaml").items()}
+        self._board.say(picked={m.trial: pick_titles(m) for m in front.members if m.picks})
         self._board.finish()
         return self._study.write_front(files)
 

@@ -74,7 +74,7 @@ def _row(front: Front, member: FrontMember) -> tuple[str, ...]:
         ", ".join(preemptions),
         figure(None if free is None else free / _GIB),
         "yes" if member.is_confirmed else "no" if member.is_on_front else "-",
-        ", ".join(_PICK_TITLES[p] for p in member.picks),
+        pick_titles(member),
         _standing(member) if is_reference else verdict_text(comparison),
     )
 
@@ -88,6 +88,11 @@ def change_text(delta: Delta) -> str:
 def verdict_text(comparison: Comparison | None) -> str:
     """What gains here and loses there is a trade, never an improvement."""
     return _VERDICTS[comparison.verdict] if comparison else "no reference"
+
+
+def pick_titles(member: FrontMember) -> str:
+    """`lowest TTFT, knee`: the member's picks in words."""
+    return ", ".join(_PICK_TITLES[p] for p in member.picks)
 
 
 def _standing(member: FrontMember) -> str:

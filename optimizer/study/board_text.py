@@ -35,6 +35,8 @@ class About:
     """Relative noise floor of each objective; smaller differences are ties."""
     axes: Axes | None = None
     """Frozen axes for the knee; no named picks without them."""
+    picked: Mapping[int, str] | None = None
+    """trial -> names of its picks, once the study has chosen them; None while it runs."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Standing:
 def standing_of(
     trials: tuple[TrialRecord, ...], front: tuple[TrialRecord, ...], terms: Terms, about: About
 ) -> Standing:
+    if about.picked is not None:
+        return Standing(trials, front, about.picked)
     names: dict[int, list[str]] = {}
     values = [t.values for t in front if t.values is not None]
     if about.axes is not None and values:

@@ -13,10 +13,17 @@ import pytest
 import yaml
 
 from objectives.objective import Objective
+from optimizer import export
+from optimizer.cli import run_main
 from optimizer.deployment.current import read_current
-from optimizer.export import main
 from optimizer.reporting.front import FrontMember, FrontMeta, save_front
 from search_spaces.config import Config
+
+
+def main(arguments: list[str]) -> int:
+    """The command as a person runs it: errors are one line and an exit code."""
+    return run_main(export.main, list(arguments))
+
 
 CURRENT = """model: org/m
 served-model-name: [chat, chat-v2]

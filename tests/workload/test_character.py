@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimizer.characterize import main
+from optimizer import characterize as command
+from optimizer.cli import run_main
 from optimizer.errors import UserError
 from optimizer.workload.advice import advise
 from optimizer.workload.character import ServiceTime, characterize
@@ -21,6 +22,11 @@ from optimizer.workload.packaged import NAMES, find_trace, packaged
 from optimizer.workload.prefix import common_ids, families, reusable_tokens
 from optimizer.workload.reader import open_trace
 from optimizer.workload.trace import Trace
+
+
+def main(arguments: list[str]) -> int:
+    """The command as a person runs it: errors are one line and an exit code."""
+    return run_main(command.main, list(arguments))
 
 
 def small(blocks: list[list[int]], prompt: list[int] | None = None) -> Trace:
