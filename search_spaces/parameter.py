@@ -7,6 +7,7 @@ Parameters are frozen and checked when built. Every value a parameter admits lie
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -17,8 +18,8 @@ Group = Literal["main", "advanced"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameter:
-    """What every kind of parameter has. Not used by itself."""
+class Parameter(ABC):
+    """What every kind of parameter has."""
 
     name: str
     """The vLLM argument with underscores, e.g. `max_num_seqs`."""
@@ -40,13 +41,13 @@ class Parameter:
     def flag(self) -> str:
         return "--" + self.name.replace("_", "-")
 
+    @abstractmethod
     def values(self) -> tuple[Value, ...]:
         """Every admissible value, in order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def nearest(self, value: Value) -> Value:
         """The admissible value closest to `value`. Numbers: by ratio on geometric grids, else by distance."""
-        raise NotImplementedError
 
 
 def _check_grid(name: str, grid: Sequence[Value]) -> None:
