@@ -94,6 +94,7 @@ class Extras:
 def answer_lines(front: Front, extras: Extras) -> list[str]:
     """Rates, replicas, cost, caps and the lines a careful reader needs; no table."""
     lines = [_rate_line(front, extras.calibration), *_volume_lines(front, extras.calibration)]
+    lines += [f"trial {m.trial} is not confirmed: {m.note}" for m in front.members if m.note and not m.is_confirmed]
     lines += _single_server_lines(front, extras.calibration)
     lines += _rate_figures(front, extras.rates)
     lines += _isolation_lines(front, extras.isolations)

@@ -32,12 +32,13 @@ from search_spaces.locate import point_of
 from search_spaces.model import ModelFacts
 from search_spaces.overrides import Override, read_overrides
 from search_spaces.parameter import Parameter, Value
-from search_spaces.space import KV_SPLIT, Point, SearchSpace, Server, flag_of
+from search_spaces.space import KV_SPLIT, Point, SearchSpace, Server, flag_of, shares_of
 from search_spaces.vllm import default_configs, serving_space
 
 T = TypeVar("T")
 IntArray = NDArray[np.int32]
 CURRENT, DEFAULTS, SAFE = "current", "vLLM defaults", "safe"
+MAX_TRIALS = 100_000
 HARMLESS = ("enable_prefix_caching", "tensor_parallel_size")
 SAFE_TOKENS, SAFE_SEQS, SAFE_SHARE = 2048, 64, 0.4
 """The capacity stage's safe configuration: modest budgets, at most this share of the sequences worth trying (half of
@@ -135,7 +136,14 @@ def prepare(options: SetupOptions) -> Setup:
         single_server=_single_server(profile, space, length),
         promised=promised,
         kept=current.deployment if current else None,
-        notices=(*model_notes, *traffic.notices, *space.notes, *notes, *(current.notices if current else ())),
+        notices=(
+            *model_notes,
+            *(f"{model.name}: {note}" for note in model.notes),
+            *traffic.notices,
+            *space.notes,
+            *notes,
+            *(current.notices if current else ()),
+        ),
     )
 
 
@@ -149,8 +157,8 @@ def _profile(options: SetupOptions) -> Profile:
     profile = load_profile(options.profile)
     budget = profile.budget
     if options.n_trials is not None:
-        if options.n_trials < 1:
-            raise UserError(f"--n-trials {options.n_trials}: give at least 1")
+        if not 1 <= options.n_trials <= MAX_TRIALS:
+            raise UserError(f"--n-trials {options.n_trials}: give 1 to {MAX_TRIALS}")
         n_stable = min(budget.stable_trials, options.n_trials // 4)
         n_startup = min(budget.startup_trials, max(options.n_trials // 3, 1))
         budget = replace(budget, n_trials=options.n_trials, stable_trials=n_stable, startup_trials=n_startup)
@@ -306,10 +314,16 @@ def _base_value(parameter: Parameter, tokens: int) -> Value:
     if flag in ("kv_cache_memory_bytes", "gpu_memory_utilization", "max_num_seqs"):
         return values[-1]
     if flag == KV_SPLIT:
-        return values[len(values) // 2]
+        return min(values, key=_unevenness)
     if parameter.group == "advanced" and parameter.default in values:
         return parameter.default
     return values[0]
+
+
+def _unevenness(split: Value) -> float:
+    """How far a `kv_split` is from equal shares."""
+    n = split.count(":") + 1 if isinstance(split, str) else 2
+    return max(abs(share - 1 / n) for share in shares_of(split, n))
 
 
 def _single_server(profile: Profile, space: SearchSpace, length: int) -> Placement | None:
