@@ -22,7 +22,8 @@ Floors = Sequence[float]
 
 @dataclass(frozen=True, slots=True)
 class TieBreak:
-    """What decides between points that the noise cannot tell apart. Unknown loses."""
+    """What decides between points that the noise cannot tell apart: fewest preemptions, then nearness to the front's
+    ideal, then most memory headroom. Unknown loses."""
 
     preemptions_per_request: float | None = None
     free_memory_bytes: float | None = None
@@ -103,7 +104,7 @@ def knee(values: Values, objectives: Sequence[Objective], axes: Axes, floors: Fl
 
 
 def _pick(name: str, tied: Sequence[int], ranks: Sequence[tuple[float, float]], miss: NDArray[np.float64]) -> Pick:
-    best = min(tied, key=lambda i: (*ranks[i], miss[i], i))
+    best = min(tied, key=lambda i: (ranks[i][0], miss[i], ranks[i][1], i))
     return Pick(name, best, tuple(i for i in tied if i != best))
 
 

@@ -99,12 +99,14 @@ def test_named_picks() -> None:
     assert knee(FRONT, OBJECTIVES, AXES) == 3
 
 
-def test_ties_go_to_fewest_preemptions_then_most_memory() -> None:
+def test_ties_go_to_fewest_preemptions_then_nearness_then_most_memory() -> None:
     values = [(1300, 900, 80), (1290, 500, 70), (1295, 700, 60)]
     floors = (0.02, 0.0, 0.0)
     ties = [TieBreak(0.01, 5e9), TieBreak(0.0, 1e9), TieBreak(0.0, 2e9)]
     best = picks(values, OBJECTIVES, AXES, floors, ties)[0]
-    assert (best.name, best.index, best.tied) == ("most throughput", 2, (1,))
+    assert (best.name, best.index, best.tied) == ("most throughput", 1, (2,))
+    same = [(1290, 500, 70), (1290, 500, 70)]
+    assert picks(same, OBJECTIVES, AXES, floors, [TieBreak(0.0, 1e9), TieBreak(0.0, 2e9)])[0].index == 1
     unknown = [TieBreak(None, 9e9), TieBreak(0.0, None), TieBreak(0.0, 1e9)]
     assert picks(values, OBJECTIVES, AXES, floors, unknown)[0].index == 2
 
