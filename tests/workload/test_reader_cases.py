@@ -146,8 +146,8 @@ def test_empty_files(tmp_path: Path, name: str, content: str) -> None:
     [
         b"",
         b"  \n# only a comment\n\t\n",
-        gzip.compress(b""),
-        gzip.compress(b"timestamp,in,out\n1,2,3\n" * 5000)[:-20],
+        gzip.compress(b"", mtime=0),
+        gzip.compress(b"timestamp,in,out\n1,2,3\n" * 5000, mtime=0)[:-20],
         b"\x1f\x8b\x08\x00garbage",
         b"PK\x03\x04....",
         b"PAR1....",
@@ -278,7 +278,7 @@ def test_labels_follow_their_rows_when_sorted_and_long_ones_stay_apart(tmp_path:
 @pytest.mark.parametrize("name", ["az.csv", "az.csv.gz"])
 def test_azure_dates_with_seven_decimals(tmp_path: Path, name: str) -> None:
     content = CASES["FMT-10"]["files"]["az.csv"].encode()
-    reading = open_trace(save(tmp_path, gzip.compress(content) if name.endswith("gz") else content, name))
+    reading = open_trace(save(tmp_path, gzip.compress(content, mtime=0) if name.endswith("gz") else content, name))
     assert reading.reader == "azure"
     assert reading.trace.span_s == pytest.approx(0.8765441, abs=1e-9)
     assert reading.trace.prompt_tokens.tolist() == [374, 396]
