@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from optimizer.cli import run_main
+from optimizer.cli import Parser, run_main
 from optimizer.errors import UserError
 
 EPILOG = """\
@@ -19,7 +19,7 @@ packaged trace: azure-conv, azure-code, mooncake-conversation.
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="optimizer.characterize",
         description=__doc__.split(": ", 1)[1] if __doc__ else None,
         epilog=EPILOG,

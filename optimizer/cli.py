@@ -6,11 +6,13 @@ called, so that `--help` answers at once.
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import sys
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any, NoReturn
 
 from optimizer.errors import OptimizerError, UserError
 from optimizer.identity import DISTRIBUTION, check_identity
@@ -27,6 +29,16 @@ TRACEBACK = "VLLM_CONFIG_OPTIMIZER_TRACEBACK"
 """Set to 1 to see the traceback of an error that is otherwise one line."""
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """128 + the signal's number (SIGINT, SIGPIPE), as shells report it."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A wrong flag is one line, like every other bad input; flags are never guessed from their beginning."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message.removeprefix('argument ')}; --help explains every flag")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optimizer.cli import run_main
+from optimizer.cli import Parser, run_main
 
 if TYPE_CHECKING:
     from optimizer.reporting.front_export import Format
@@ -19,7 +19,7 @@ PICKS = ("knee", "throughput", "ttft", "itl")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m optimizer.export",
         description="Write the configurations on a study's Pareto front as vLLM YAML, command lines, JSON or CSV.",
         epilog="A YAML file is started with `vllm serve --config FILE` (two words).",

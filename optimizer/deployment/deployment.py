@@ -6,6 +6,7 @@ meaning, so that no format has spellings of its own.
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -188,7 +189,9 @@ def _take_flag(reading: _Reading, given: Given) -> None:
     elif found := _find(given, name):
         _take_known(reading, *found, given)
     else:
-        reading.note(f"{given.where}: {given.name} is unknown to vLLM {VLLM_VERSION}; it is kept as it is")
+        near = difflib.get_close_matches(name, FLAGS, n=1, cutoff=0.8)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        reading.note(f"{given.where}: {given.name} is unknown to vLLM {VLLM_VERSION}{meant}; it is kept as it is")
         _put(reading, given.name, given.value, given)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from optimizer.errors import UserError
+
+MAX_LISTED = 12
+"""Of more admissible values than this only the closest are listed."""
 
 
 class Fields:
@@ -33,7 +37,9 @@ class Fields:
         if name not in self._left:
             if default is ...:
                 where = ".".join(p for p in (self.path, name) if p)
-                raise UserError(f"{self.source}: {where}: this field is missing")
+                near = difflib.get_close_matches(name, map(str, self._left), n=1)
+                hint = f"; {near[0]!r} is not a field, did you mean it?" if near else ""
+                raise UserError(f"{self.source}: {where}: this field is missing{hint}")
             return default
         return self._left.pop(name)
 
@@ -46,7 +52,9 @@ class Fields:
     def choice(self, name: str, allowed: Sequence[str], default: Any = ...) -> str:
         value = self.take(name, default)
         if value not in allowed:
-            self.refuse(name, value, "one of " + ", ".join(allowed))
+            near = difflib.get_close_matches(str(value), allowed, n=3, cutoff=0.3) if len(allowed) > MAX_LISTED else ()
+            more = f" ({len(allowed)} in all)" if near else ""
+            self.refuse(name, value, "one of " + ", ".join(near or allowed) + more)
         return str(value)
 
     def number(

@@ -99,7 +99,12 @@ def _unmeasured(front: Front, deployment: Deployment) -> list[str]:
     """What the user's configuration sets and the measured one does not: left out, and said."""
     kept = front.meta.kept.config if front.meta.kept else Config({})
     memory = {"gpu_memory_utilization", "kv_cache_memory_bytes"}
-    gone = [f"{k.replace('_', '-')} {v}" for k, v in kept.items() if k not in deployment.config and k not in memory]
+    usual = {"enable_prefix_caching": True, "kv_cache_dtype": "auto", "tensor_parallel_size": 1}
+    gone = [
+        f"{k.replace('_', '-')} {v}"
+        for k, v in kept.items()
+        if k not in deployment.config and k not in memory and usual.get(k) != v
+    ]
     return [f"in your configuration but not in what was measured, so left out: {', '.join(gone)}"] if gone else []
 
 

@@ -19,6 +19,7 @@ _MAY_CHANGE = {
 }  # fmt: skip
 """Fields that a resume may give anew. Everything else decides what the recorded numbers mean; of the profile's text,
 what matters stands in fields of its own, so that a comment may be edited."""
+_FINGERPRINTS = {"space_fingerprint", "model_fingerprint"}
 _PACKAGES = ("vllm-config-optimizer", "optuna", "optuna-dashboard", "ray", "numpy", "pandas", "vllm")
 _MAX_SHOWN_CHARS = 80
 
@@ -101,15 +102,17 @@ def load_manifest(path: Path) -> Manifest:
 def differences(old: Manifest, new: Manifest) -> list[str]:
     """What a resume would change about the study, a line each: `gpu: A100-80 in the study, H100-80 now`.
 
-    `constraints` are compared once both are known."""
-    lines = []
+    Fingerprints are named only where nothing that people can read differs. `constraints` are compared once both are
+    known."""
+    lines: list[str] = []
+    prints: list[str] = []
     a, b = json_safe(asdict(old)), json_safe(asdict(new))
     for name in (f.name for f in fields(Manifest) if f.name not in _MAY_CHANGE):
         if name == "constraints" and not (a[name] and b[name]):
             continue
         if a[name] != b[name]:
-            lines += _lines(name, a[name], b[name])
-    return lines
+            (prints if name in _FINGERPRINTS else lines).extend(_lines(name, a[name], b[name]))
+    return lines or prints
 
 
 def notices(old: Manifest, new: Manifest) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from importlib.resources import files
 from pathlib import Path
 
@@ -27,4 +28,9 @@ def packaged(name: str) -> Path:
 
 def find_trace(name_or_path: str) -> Path:
     """A packaged trace by its name, else the path as given."""
-    return packaged(name_or_path) if name_or_path in FILES else Path(name_or_path)
+    if name_or_path in FILES:
+        return packaged(name_or_path)
+    near = difflib.get_close_matches(name_or_path, FILES, n=1)
+    if near and not Path(name_or_path).exists():
+        raise UserError(f"{name_or_path}: 0 usable requests: no such file; did you mean the packaged {near[0]}?")
+    return Path(name_or_path)
