@@ -148,6 +148,10 @@ _FIGURES: tuple[_Figure, ...] = (
         _plain(throughput.output_tokens_per_s_per_gpu),
     ),
     _Figure(
+        "offered_output_tokens_per_s_per_gpu", "tokens/s/GPU", None, "output tokens asked for / span of the arrivals",
+        _plain(throughput.offered_output_tokens_per_s_per_gpu), STEADY,
+    ),
+    _Figure(
         "prompt_tokens_per_s_per_gpu", "tokens/s/GPU", "maximize",
         "prompt tokens (cached included) of requests whose first token arrived in the window",
         _plain(throughput.prompt_tokens_per_s_per_gpu),

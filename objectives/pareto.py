@@ -55,10 +55,12 @@ def dominates(
 
 
 def front(values: Values, objectives: Sequence[Objective], floors: Floors | None = None) -> tuple[int, ...]:
-    """Indices of the points that no other dominates, in the order given; never empty for a non-empty input.
+    """Indices of the points that no member of the front dominates, in the order given; never empty for a non-empty
+    input. Every point left out is dominated by one that is in.
 
-    With a floor, dominance can run in a circle (each better than the next by more than noise in another objective).
-    Such points tie: one is only dropped for a dominator that it does not itself dominate along some chain."""
+    With a floor, dominance is not transitive: a point whose only dominator is itself left out stays, or a value beyond
+    the noise would be lost for one that nobody shows. It can even run in a circle (each better than the next by more
+    than noise in another objective); such points tie."""
     array = _points(values, objectives)
     if not len(array):
         return ()
@@ -67,8 +69,11 @@ def front(values: Values, objectives: Sequence[Objective], floors: Floors | None
     reach: NDArray[np.bool_] = over.copy()
     for via in range(len(array)):
         reach |= reach[:, via : via + 1] & reach[via]
-    dropped = (over & ~reach.T).any(axis=0)
-    return tuple(int(i) for i in np.flatnonzero(~dropped))
+    over &= ~reach.T
+    is_in = np.ones(len(array), np.bool_)
+    for i in np.argsort((reach & ~reach.T).sum(axis=0), kind="stable"):  # whatever reaches a point comes before it
+        is_in[i] = not (over[:, i] & is_in).any()
+    return tuple(int(i) for i in np.flatnonzero(is_in))
 
 
 def picks(

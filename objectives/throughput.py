@@ -17,6 +17,17 @@ def output_tokens_per_s_per_gpu(samples: LoadSamples) -> float | None:
     return _rate(samples, sum(_tokens_in(r, p) for p in samples.phases for r in p.records if _is_served(r)))
 
 
+def offered_output_tokens_per_s_per_gpu(samples: LoadSamples) -> float | None:
+    """Output tokens asked for over the span of the arrivals: what an engine that keeps up serves in the long run. (The
+    window's own count misses answers that began before it or end after it.)"""
+    asked = seconds = 0.0
+    for phase in samples.phases:
+        arrivals = [r.scheduled_s for r in phase.records]
+        asked += sum(r.asked_output_tokens for r in phase.records)
+        seconds += (max(arrivals) - min(arrivals)) * phase.n_gpus if arrivals else 0.0
+    return asked / seconds if seconds > 0 else None
+
+
 def prompt_tokens_per_s_per_gpu(samples: LoadSamples) -> float | None:
     """Prompt tokens, cached ones included, of requests whose first token arrived in the window."""
     return _rate(samples, sum(r.prompt_tokens for r in _started(samples)))

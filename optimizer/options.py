@@ -14,6 +14,11 @@ from optimizer.study.setup import SetupOptions
 from optimizer.study.traffic import TrafficOptions
 from search_spaces.overrides import Override, parse_overrides
 
+MAX_SEED = 2**32 - 1
+"""The largest seed that numpy's and Optuna's samplers take."""
+MIN_RATE_PER_S = 1e-5
+"""About one request a day."""
+
 
 @dataclass(frozen=True)
 class SessionOptions:
@@ -41,6 +46,11 @@ def read_options(args: argparse.Namespace) -> SessionOptions:
     is_recorded, rate = _rate(args.rate)
     if args.workers is not None and args.workers < 0:
         raise UserError(f"--workers {args.workers}: give 0 (inline) or more")
+    if not 0 <= args.seed <= MAX_SEED:
+        raise UserError(f"--seed {args.seed}: give a whole number from 0 to {MAX_SEED}")
+    for flag, value in (("--model", args.model), ("--gpu", args.gpu)):
+        if value is not None and not value.strip():
+            raise UserError(f"{flag}: the name is empty; leave the flag out to take the profile's")
     if not 0 <= args.noise <= 10:
         raise UserError(f"--noise {args.noise:g}: give a scale from 0 (off) to 10")
     if args.gpu_price is not None and not (math.isfinite(args.gpu_price) and args.gpu_price > 0):
@@ -87,7 +97,7 @@ def _setup(args: argparse.Namespace, is_recorded: bool) -> SetupOptions:
         slos=tuple(args.slo),
         overrides=_overrides(args),
         space_file=_space_file(args.space),
-        advanced=tuple(n.strip() for n in (args.advanced or "").split(",") if n.strip()),
+        advanced=_names("--advanced", args.advanced),
         variants=_pairs("--model-variant", args.model_variant),
         n_gpus=args.gpus_per_server,
         n_trials=args.n_trials,
@@ -104,8 +114,8 @@ def _rate(text: str | None) -> tuple[bool, float | None]:
         rate = float(text)
     except ValueError:
         rate = math.nan
-    if not (math.isfinite(rate) and rate > 0):
-        raise UserError(f"--rate {text}: give requests per second above 0, or `recorded`")
+    if not (math.isfinite(rate) and rate >= MIN_RATE_PER_S):
+        raise UserError(f"--rate {text}: give requests per second, at least {MIN_RATE_PER_S:g}, or `recorded`")
     return False, rate
 
 
@@ -121,6 +131,13 @@ def _named(flag: str, texts: Sequence[str] | None, kind: str) -> dict[str, str]:
             raise UserError(f"{flag} {text}: given twice for {key or 'everything'}")
         found[key] = value
     return found
+
+
+def _names(flag: str, text: str | None) -> tuple[str, ...]:
+    names = tuple(n.strip() for n in (text or "").split(",") if n.strip())
+    if text is not None and not names:
+        raise UserError(f"{flag} {text}: no name is given; write names with commas between them, or all")
+    return names
 
 
 def _pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
@@ -154,7 +171,8 @@ def _space_file(path: str | None) -> tuple[str, Any]:
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         where = "" if line is None else f" (line {line + 1})"
         raise UserError(f"--space {path}: is not valid YAML{where}") from None
-    if not isinstance(document, dict) or not document:
-        raise UserError(f"--space {path}: expected a mapping of parameter names, got {type(document).__name__}")
-    section = document["space"] if set(document) == {"space"} else document
+    section = document["space"] if isinstance(document, dict) and set(document) == {"space"} else document
+    if not isinstance(section, dict) or not section:
+        found = "nothing" if section is None else type(section).__name__
+        raise UserError(f"--space {path}: expected a mapping of parameter names, got {found}")
     return path, section

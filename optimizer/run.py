@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NoReturn
 
-from optimizer.cli import run_main
-from optimizer.errors import UserError
+from optimizer.cli import Parser, run_main
 
 ENGINES = ("auto", "simulator", "vllm")
 
 
-class _Parser(argparse.ArgumentParser):
-    """A wrong flag is one line, like every other bad input; flags are never guessed from their beginning."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message.removeprefix('argument ')}; --help explains every flag")
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line; every value is checked where it is used, with the flag's name in the message."""
-    p = _Parser(
+    p = Parser(
         prog="optimizer.run",
-        allow_abbrev=False,
         description="Find the vLLM configurations nobody can beat on throughput, P99 TTFT and P99 ITL at once,"
         " among those that are safe. Without a GPU the search runs on a simulated one.",
     )

@@ -6,12 +6,9 @@ Order: check everything; claim the study's folder; start the workers; calibrate;
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 
 from objectives.hypervolume import Axes
 from objectives.measurement import Load
@@ -26,15 +23,15 @@ from optimizer.describe import (
     study_place,
 )
 from optimizer.engines.engine import LoadPlan, Placement
+from optimizer.errors import UserError
 from optimizer.options import SessionOptions, read_options
-from optimizer.reporting.answer import Extras, answer_lines, assemble
-from optimizer.reporting.front import front_json
-from optimizer.reporting.front_export import export_files
-from optimizer.reporting.front_table import front_text, pick_titles, print_front
+from optimizer.reporting.answer import Extras, answer_lines
+from optimizer.reporting.front_table import print_front
+from optimizer.reporting.front_writer import FrontWriter
 from optimizer.reporting.live import Header, View, choose_view
 from optimizer.reporting.member import Front, FrontMember
 from optimizer.study.calibration import Calibration, Calibrator
-from optimizer.study.caps import CapAdvice, advise_caps
+from optimizer.study.caps import CapAdvice, CapProbe
 from optimizer.study.confirmation import Confirmation, Confirmer
 from optimizer.study.dashboard import StudyBoard
 from optimizer.study.events import Event, Notice, StageStarted, StudyFinished, TrialFinished
@@ -42,7 +39,7 @@ from optimizer.study.isolation import Isolation, IsolationProbe
 from optimizer.study.judge import Judge
 from optimizer.study.opening import OpenStudy, open_study
 from optimizer.study.proposer import Proposer, RandomProposer, TpeProposer
-from optimizer.study.rates import RateFigure, RateProbe, Survival
+from optimizer.study.rates import RateFigure, RateProbe, Survival, is_steady_limit
 from optimizer.study.record import StudyRecord
 from optimizer.study.runs import Runs
 from optimizer.study.search import Search, SearchPlan
@@ -52,11 +49,13 @@ from optimizer.study.stages import ADVANCED, FAST, seqs_names
 from optimizer.trial import StopRule
 from optimizer.workers import EngineChoice, choose_engine, start_executor
 
+MAX_ROUNDS = 3
+"""Rounds of confirmation, the second and third for what takes the place of members that did not hold."""
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 ALL_LOADS: tuple[Load, ...] = ("steady", "stress", "saturation")
-REFRESH_EVERY = 10
-"""Trials between two refreshes of front.json and of what the dashboard shows."""
+N_BELOW = 2
+"""Nearest misses for which a rate below R is looked for."""
 
 
 def run_session(args: argparse.Namespace) -> int:
@@ -66,6 +65,7 @@ def run_session(args: argparse.Namespace) -> int:
     if options.is_explaining_capacity:
         print(setup.capacity.explain())
         return 0
+    _check_rate(options, setup)
     choice = choose_engine(options, setup)
     manifest = frozen_manifest(options, setup, choice)
     with open_study(study_place(options), manifest) as study:
@@ -79,6 +79,16 @@ def run_session(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             print(f"interrupted; nothing recorded is lost, go on with: {study.resume_command}", file=sys.stderr)
             return INTERRUPTED
+
+
+def _check_rate(options: SessionOptions, setup: Setup) -> None:
+    """A rate that the trace cannot be laid out at is refused before anything starts."""
+    if options.rate_per_s is None:
+        return
+    try:
+        setup.traffic.loads(options.rate_per_s, ("steady", "stress"))
+    except UserError as error:
+        raise UserError(f"--rate: {error}") from None
 
 
 class Session:
@@ -102,7 +112,10 @@ class Session:
         judge = Judge(self._setup.profile.objectives, calibration.limits, calibration.targets)
         axes = Axes(judge.objectives, calibration.values)
         record = self._study.open_record(self._setup, judge)
-        writer = self._front_writer = FrontWriter(self._study, self._setup, self._choice, calibration, axes, record)
+        about = about_study(self._study, self._setup, self._choice, calibration, axes)
+        meta = front_meta(self._study, self._setup, self._choice, calibration)
+        instances = self._setup.profile.instances
+        writer = self._front_writer = FrontWriter(self._study, record, StudyBoard(record, about), meta, instances, axes)
         reason = self._search(record, judge, axes, calibration)
         front, extras = self._finish(record, judge, calibration, axes, writer)
         return self._answer(front, extras, reason, record, writer)
@@ -191,9 +204,7 @@ class Session:
     def _finish(
         self, record: StudyRecord, judge: Judge, calibration: Calibration, axes: Axes, writer: FrontWriter
     ) -> tuple[Front, Extras]:
-        front = writer.write(())
-        confirmations = self._confirm(front, judge, calibration)
-        front = writer.write(confirmations)
+        front = self._confirmed(writer, judge, calibration)
         traffic = self._setup.traffic
         survivals = self._survivals(front, judge, calibration)
         extras = Extras(
@@ -203,14 +214,27 @@ class Session:
             traffic_per_s=traffic.recorded_per_s,
             peak_per_s=traffic.peak_per_s,
             gpu_price_per_hour=self._options.gpu_price_per_hour,
+            n_gpus=self._options.setup.n_gpus,
             caps=self._caps(front, judge, calibration),
             isolations=self._isolations(front, calibration),
         )
         return front, extras
 
-    def _confirm(self, front: Front, judge: Judge, calibration: Calibration) -> tuple[Confirmation, ...]:
-        if not front.members:
-            return ()
+    def _confirmed(self, writer: FrontWriter, judge: Judge, calibration: Calibration) -> Front:
+        """The front with every member measured again. Where one does not hold, what it alone kept off the front takes
+        its place and is measured again too, a few rounds long."""
+        front, found = writer.write(()), list[Confirmation]()
+        for _ in range(MAX_ROUNDS):
+            fresh = [m for m in front.members if m.trial not in {c.trial for c in found}]
+            if not fresh:
+                break
+            found += self._confirm(fresh, judge, calibration)
+            front = writer.write(found)
+        return front
+
+    def _confirm(
+        self, members: Sequence[FrontMember], judge: Judge, calibration: Calibration
+    ) -> tuple[Confirmation, ...]:
         self._show(StageStarted("confirmation", "the front's members once more, on traffic the search never saw"))
         is_held_out = self._setup.traffic.held_out is not None
         reference = next(r for r in self._setup.references if r.name == calibration.reference)
@@ -225,7 +249,7 @@ class Session:
             floors=calibration.noise,
             seed=self._options.setup.seed,
             runs=self._runs,
-        ).confirm([(m.trial, self._placed(m), m.values or ()) for m in front.members])
+        ).confirm([(m.trial, self._placed(m), m.values or ()) for m in members])
 
     def _probe(self, judge: Judge, calibration: Calibration) -> RateProbe:
         return RateProbe(
@@ -237,17 +261,29 @@ class Session:
         )
 
     def _rates(self, front: Front, judge: Judge, calibration: Calibration) -> tuple[RateFigure, ...]:
-        picked = [m for m in front.members if m.picks]
+        picked = [m for m in (front.reference, *front.members) if m is not None and (m.picks or m == front.reference)]
+        picked = list({m.trial: m for m in picked}.values())
         if picked:
-            self._show(StageStarted("rates", "the picks below and above R"))
+            self._show(StageStarted("rates", "the picks and the reference below and above R"))
         return self._probe(judge, calibration).figures([(m.trial, self._placed(m)) for m in picked])
 
     def _survivals(self, front: Front, judge: Judge, calibration: Calibration) -> tuple[Survival, ...]:
-        if not self._setup.promised or not front.members:
+        if not self._setup.promised:
             return ()
+        if not front.members:
+            return self._survivals_below(front, judge, calibration)
         self._show(StageStarted("surviving rate", "how far up each member of the front keeps the promise"))
         members = [(m.trial, self._placed(m), self._top_rate(m, calibration)) for m in front.members]
         return self._probe(judge, calibration).survival(members)
+
+    def _survivals_below(self, front: Front, judge: Judge, calibration: Calibration) -> tuple[Survival, ...]:
+        """Where no trial keeps the promise at R, a lower rate a server may: only steady limits depend on the rate."""
+        measured = (m for m in front.nearest_misses(len(front.trials)) if m.values is not None)
+        nearest = [m for m in measured if all(is_steady_limit(name) for name, _ in m.missed)][:N_BELOW]
+        if not nearest:
+            return ()
+        self._show(StageStarted("surviving rate", "nothing keeps the promise at R: up to which lower rate would it?"))
+        return self._probe(judge, calibration).survival_below([(m.trial, self._placed(m)) for m in nearest])
 
     @staticmethod
     def _top_rate(member: FrontMember, calibration: Calibration) -> float:
@@ -269,9 +305,17 @@ class Session:
         if front.members or not nearest:
             return ()
         self._show(StageStarted("caps", "nothing is safe: which requests break it?"))
-        member, seed = nearest[0], self._options.setup.seed
-        rate = calibration.rate_per_s
-        return advise_caps(member.trial, self._placed(member), self._setup.traffic, rate, judge, self._runs, seed)
+        member = nearest[0]
+        return CapProbe(
+            trial=member.trial,
+            placement=self._placed(member),
+            running=member.metrics.get("saturation_running_mean"),
+            traffic=self._setup.traffic,
+            rate_per_s=calibration.rate_per_s,
+            judge=judge,
+            runs=self._runs,
+            seed=self._options.setup.seed,
+        ).advise()
 
     def _placed(self, member: FrontMember) -> Placement:
         return placement_of(self._setup.profile, member.configs)
@@ -304,53 +348,3 @@ class Session:
             print(f"exported: {self._study.folder.front_path}")
             print(f"take one away: {self._study.export_command}")
         print(f"watch: {self._study.dashboard_command}")
-
-
-class FrontWriter:
-    """Keeps front.json and the dashboard's picture of the study up to date."""
-
-    def __init__(
-        self,
-        study: OpenStudy,
-        setup: Setup,
-        choice: EngineChoice,
-        calibration: Calibration,
-        axes: Axes,
-        record: StudyRecord,
-    ) -> None:
-        self._study, self._setup, self._axes, self._record = study, setup, axes, record
-        self._meta = front_meta(study, setup, choice, calibration)
-        self._board = StudyBoard(record, about_study(study, setup, choice, calibration, axes))
-
-    def note(self, event: TrialFinished) -> None:
-        """One more trial is told."""
-        self._board.after_trial(event.trial)
-        if event.n_done % REFRESH_EVERY == 0:
-            self.write(())
-
-    def write(self, confirmations: Sequence[Confirmation]) -> Front:
-        """The front as it stands now, as front.json."""
-        front = self._assembled(confirmations)
-        self._study.write_front({**self._study.exported(), "front.json": self._json(front)})
-        return front
-
-    def export(self, front: Front, lines: Sequence[str]) -> Path:
-        """The final front: data, tables, one deployable file a member; and the dashboard's last refresh."""
-        files = {"front.json": self._json(front), "answer.txt": front_text(front) + "\n" + "\n".join(lines) + "\n"}
-        if front.members:
-            files |= export_files(front, front.members, "csv")
-            files |= {f"vllm/{name}": text for name, text in export_files(front, front.members, "vllm-yaml").items()}
-        self._board.say(picked={m.trial: pick_titles(m) for m in front.members if m.picks})
-        self._board.finish()
-        return self._study.write_front(files)
-
-    def _assembled(self, confirmations: Sequence[Confirmation]) -> Front:
-        trials = self._record.trials()
-        name = self._setup.baselines[0][0]
-        reference = next((t.number for t in trials if t.attributes.get("baseline") == name), None)
-        meta = replace(self._meta, reference=reference)
-        return assemble(trials, meta, self._setup.profile.instances, self._axes, confirmations)
-
-    @staticmethod
-    def _json(front: Front) -> str:
-        return json.dumps(front_json(front.trials, front.meta), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,11 +15,15 @@ from optimizer.study.calibration import LOW_LOAD, Calibration
 from optimizer.study.caps import CapAdvice
 from optimizer.study.confirmation import Confirmation
 from optimizer.study.isolation import Isolation
+from optimizer.study.judge import UNSUSTAINED
 from optimizer.study.rates import RateFigure, Survival
 from optimizer.study.trial_record import TrialRecord
 from search_spaces.config import Config
 from search_spaces.parameter import Value
 
+REQUESTS = "saturation_requests_per_s_per_gpu"
+SUSTAINED_SHARE = 0.8
+"""Of its saturated rate a server is counted on for this much, as calibration does."""
 THROUGHPUT = "saturation_output_tokens_per_s_per_gpu"
 BASELINE_ATTRIBUTE = "baseline"
 
@@ -40,12 +45,17 @@ def assemble(
     axes: Axes,
     confirmations: Sequence[Confirmation] = (),
 ) -> Front:
-    """Every finished trial as a member. Picks are chosen among confirmed members where any is confirmed."""
+    """Every finished trial as a member. The front holds what nothing feasible beats, and what nothing feasible beats
+    but members that did not hold when measured again: those stay, labelled, and keep nobody else off. Picks are chosen
+    among confirmed members where any is confirmed."""
     finished = [t for t in trials if t.is_finished]
     feasible = [t for t in finished if t.is_feasible and t.values is not None]
     floors = [meta.noise.get(o.metric, 0.0) for o in meta.objectives]
-    kept = front_of([t.values or () for t in feasible], meta.objectives, floors)
-    on_front = {feasible[i].number for i in kept}
+    lost = {c.trial for c in confirmations if not c.is_confirmed}
+    on_front: set[int] = set()
+    for able in (feasible, [t for t in feasible if t.number not in lost]):
+        kept = front_of([t.values or () for t in able], meta.objectives, floors)
+        on_front |= {able[i].number for i in kept}
     by_trial = {c.trial: c for c in confirmations}
     members = [_member(t, instances, t.number in on_front, by_trial.get(t.number)) for t in finished]
     return Front(meta, tuple(_with_picks(members, meta, axes)))
@@ -101,11 +111,42 @@ def answer_lines(front: Front, extras: Extras) -> list[str]:
     lines += _variant_lines(front)
     lines += _survival_lines(front, extras)
     lines += _cost_lines(front, extras)
-    lines += [
-        f"safe with {c.text}: it turns away {c.turned_away_share:.2%} of the requests (tried on trial {c.trial})"
-        for c in extras.caps
+    lines += [_cap_line(c) for c in extras.caps]
+    return [*lines, *_overload(front, extras), *_high_traffic(extras), *_low_load(front, extras.calibration)]
+
+
+def _high_traffic(extras: Extras) -> list[str]:
+    """The recorded traffic is more than one server like the reference carries."""
+    recorded, capacity = extras.traffic_per_s, extras.calibration.capacity_per_s
+    if not recorded or not capacity or recorded <= SUSTAINED_SHARE * capacity:
+        return []
+    n = math.ceil(recorded / (SUSTAINED_SHARE * capacity))
+    return [
+        f"the recorded traffic, {recorded:.3g} requests/s, is more than one server like the reference sustains"
+        f" ({SUSTAINED_SHARE * capacity:.3g}): count on {n}"
     ]
-    return lines + _low_load(front, extras.calibration)
+
+
+def _cap_line(cap: CapAdvice) -> str:
+    peak = f", {cap.peak_share:.0%} at the peak" if cap.peak_share else ""
+    share = f"{cap.turned_away_share:.2%} of the requests{peak}"
+    return f"safe with {cap.text}: it turns away {share} (tried on trial {cap.trial})"
+
+
+def _overload(front: Front, extras: Extras) -> list[str]:
+    """Nothing keeps up with R: what the best one finishes, and how many like it R needs."""
+    measured = [m for m in front.trials if m.values is not None]
+    if not measured or any(m.violations.get(UNSUSTAINED, 0.0) <= 0 for m in measured):
+        return []
+    best = max(measured, key=lambda m: m.metrics.get(REQUESTS) or 0.0)
+    rate, capacity = extras.calibration.rate_per_s, (best.metrics.get(REQUESTS) or 0.0) * extras.n_gpus
+    if not 0 < capacity < math.inf:
+        return []
+    n = math.ceil(rate / (SUSTAINED_SHARE * capacity))
+    return [
+        f"nothing keeps up with R: trial {best.trial} finishes {capacity:.3g} requests/s when saturated, so"
+        f" {rate:.3g}/s need about {n} servers like it; leave --rate out to tune one server at what it can carry"
+    ]
 
 
 def _rate_line(front: Front, calibration: Calibration) -> str:
@@ -116,40 +157,57 @@ def _rate_line(front: Front, calibration: Calibration) -> str:
 def _volume_lines(front: Front, calibration: Calibration) -> list[str]:
     """The front's hypervolume on axes frozen from the reference, and how much of it is confirmed."""
     axes = Axes(front.meta.objectives, calibration.values)
-    values = [(m.values, m.is_confirmed) for m in front.members if m.values is not None]
-    if not values:
+    feasible = [m.values for m in front.trials if m.is_feasible and m.values is not None]
+    if not feasible:
         return []
-    whole = axes.volume([v for v, _ in values])
-    confirmed = axes.volume([v for v, is_confirmed in values if is_confirmed])
-    rest = f", of which {whole - confirmed:.3f} is unconfirmed" if whole > confirmed else ", all of it confirmed"
-    return [f"hypervolume {whole:.3f} (the reference alone {axes.volume([calibration.values]):.3f}){rest}"]
+    whole = axes.volume(feasible)
+    confirmed = axes.volume([m.values for m in front.members if m.is_confirmed and m.values is not None])
+    alone = axes.volume([calibration.values])
+    lines = [f"hypervolume {whole:.3f} (the reference alone {alone:.3f}), {confirmed:.3f} of it by confirmed members"]
+    if not any(m.is_confirmed for m in front.members):
+        lines.append("NO member of the front is confirmed: measure it again before you deploy one")
+    return lines
 
 
 def _single_server_lines(front: Front, calibration: Calibration) -> list[str]:
     if calibration.single_server is None:
         return []
     figures = [f"{title_of(o.metric)} {figure(calibration.single_server.get(o.metric))}" for o in front.meta.objectives]
-    return ["for comparison, one server with every tenant on the whole card: " + ", ".join(figures)]
+    text = "one server with every tenant on the whole card (weights once, one batch, and no tenant kept from another)"
+    return [f"for comparison, {text}: " + ", ".join(figures)]
 
 
 def _rate_figures(front: Front, rates: Sequence[RateFigure]) -> list[str]:
-    """A table of the picks below, at and above R."""
+    """A table of the reference and the picks below, at and above R. Each rate replays its own stretch of the trace."""
     if not rates:
         return []
     steady = [o.metric for o in front.meta.objectives if o.metric.startswith("steady_")]
     header = ("pick", "rate", "served tokens/s/GPU", *(title_of(m) for m in steady), "sustained")
     rows = [
         (
-            f"trial {member.trial} ({', '.join(member.picks)})" if k == 0 else "",
+            f"trial {member.trial} ({', '.join(member.picks) or 'reference'})" if k == 0 else "",
             f"{rate.share_of_r:g} R",
-            figure(rate.metrics.get("steady_output_tokens_per_s_per_gpu")),
+            figure(_served(rate)),
             *(figure(rate.metrics.get(m)) for m in steady),
             "yes" if rate.is_sustained else "no",
         )
-        for member in front.members
+        for member in _shown(front)
         for k, rate in enumerate(r for r in rates if r.trial == member.trial)
     ]
     return ["", *plain(Table(header, tuple(rows))).split("\n"), ""]
+
+
+def _shown(front: Front) -> list[FrontMember]:
+    """The reference first, then the members."""
+    first = [front.reference] if front.reference is not None else []
+    return [*first, *(m for m in front.members if m not in first)]
+
+
+def _served(rate: RateFigure) -> float | None:
+    """Output tokens per second and GPU: what was asked for, times the share that kept up."""
+    offered = rate.metrics.get("steady_offered_output_tokens_per_s_per_gpu")
+    share = rate.metrics.get("steady_completions_per_arrivals")
+    return None if offered is None or share is None else offered * share
 
 
 def _isolation_lines(front: Front, isolations: Sequence[Isolation]) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from objectives.comparison import Comparison, Delta
+from objectives.objective import MAX_VIOLATION
 from objectives.titles import title_of
 from optimizer.reporting.member import (
     FREE_MEMORY,
@@ -15,6 +16,7 @@ from optimizer.reporting.member import (
     Front,
     FrontMember,
     FrontMeta,
+    pick_name,
 )
 
 NO_FRONT = "no feasible configuration yet"
@@ -45,7 +47,8 @@ def front_table(front: Front) -> Table:
     objectives = (title_of(o.metric) for o in front.meta.objectives)
     header = ("trial", *objectives, *safety, "confirmed", "picked as", against)
     reference = front.reference
-    shown = [*([reference] if reference and not reference.is_on_front else []), *front.members]
+    baselines = [m for m in front.trials if m.label and m.values is not None and not m.is_on_front]
+    shown = [*sorted(baselines, key=lambda m: m != reference), *front.members]
     return Table(header, tuple(_row(front, member) for member in shown))
 
 
@@ -73,9 +76,9 @@ def _row(front: Front, member: FrontMember) -> tuple[str, ...]:
         *cells,
         ", ".join(preemptions),
         figure(None if free is None else free / _GIB),
-        "yes" if member.is_confirmed else "no" if member.is_on_front else "-",
-        pick_titles(member),
-        _standing(member) if is_reference else verdict_text(comparison),
+        "yes" if member.is_confirmed else "no" if member.note else "-",
+        pick_titles(member, front),
+        _standing(member) if is_reference else f"{_beaten(member)}{verdict_text(comparison)}",
     )
 
 
@@ -90,9 +93,24 @@ def verdict_text(comparison: Comparison | None) -> str:
     return _VERDICTS[comparison.verdict] if comparison else "no reference"
 
 
-def pick_titles(member: FrontMember) -> str:
-    """`lowest TTFT, knee`: the member's picks in words."""
-    return ", ".join(_PICK_TITLES[p] for p in member.picks)
+def pick_titles(member: FrontMember, front: Front) -> str:
+    """`lowest TTFT, knee`: the member's picks in words; `≈` where another confirmed member has the better figure, but
+    inside the noise (then fewest preemptions and nearness to the others' best decide)."""
+    return ", ".join(("≈ " if _is_tied(p, member, front) else "") + _PICK_TITLES[p] for p in member.picks)
+
+
+def _is_tied(pick: str, member: FrontMember, front: Front) -> bool:
+    for i, objective in enumerate(front.meta.objectives):
+        if pick_name(objective.metric) == pick and member.values is not None:
+            best = max if objective.direction == "maximize" else min
+            rivals = [m for m in front.members if m.values and m.is_confirmed == member.is_confirmed]
+            return best((m.values or ())[i] for m in rivals) != member.values[i]
+    return False
+
+
+def _beaten(member: FrontMember) -> str:
+    """A baseline that is not on the front, by name."""
+    return f"{member.label}: " if member.label else ""
 
 
 def _standing(member: FrontMember) -> str:
@@ -117,18 +135,29 @@ def _heading(meta: FrontMeta, member: FrontMember) -> str:
 
 
 def _setting(settings: Mapping[str, object], name: str) -> str:
-    return str(settings.get(name, "-"))
+    value = settings.get(name, "-")
+    if name.endswith("_bytes") and isinstance(value, int):
+        return f"{value} ({value / _GIB:.2f} GiB)"
+    return str(value)
 
 
 def misses_table(front: Front, n: int = 5) -> Table:
-    """The trials that miss their limits by least: which limit blocks, by how much, and the value measured."""
+    """The trials that miss their limits by least: which limit blocks, by how much, and the value measured; the cause
+    where nothing was measured."""
     rows = []
     for member in front.nearest_misses(n):
-        for i, (limit, violation) in enumerate(member.missed):
+        if member.values is None:
+            rows.append((str(member.trial), "-", "-", "-", member.cause))
+            continue
+        for limit, violation in member.missed:
             value = member.metrics.get(limit.split(" ")[0])
-            cause = member.cause if i == 0 else ""
-            rows.append((str(member.trial), limit, f"{violation:.1%}".replace("%", " %"), figure(value), cause))
+            rows.append((str(member.trial), limit, _miss_text(violation), figure(value), ""))
     return Table(("trial", "limit missed", "by", "measured", "cause"), tuple(rows))
+
+
+def _miss_text(violation: float) -> str:
+    """As a share of the bound; clipped far out."""
+    return f"{MAX_VIOLATION:.0f} x or more" if violation >= MAX_VIOLATION else f"{violation:.1%}".replace("%", " %")
 
 
 def front_text(front: Front) -> str:
@@ -152,7 +181,21 @@ def heading(front: Front) -> list[str]:
         f"study {meta.study}: {meta.model} on {meta.gpu}; {n_on_front} of {n_trials} trials on the front",
         f"workload {meta.workload or '-'} ({meta.workload_hash}){rate}",
         f"{'SIMULATED, not measured on a GPU: ' if meta.is_simulated else 'measured with '}{meta.engine}",
+        *_summary(front),
     ]
+
+
+def _summary(front: Front) -> list[str]:
+    """The knee in one line: what it gains and whether it held."""
+    knee = next((m for m in front.members if "knee" in m.picks), None)
+    comparison = front.comparison(knee) if knee else None
+    if knee is None or comparison is None:
+        return []
+    if knee.trial == front.meta.reference:
+        return [f"the knee is {reference_name(front)} itself: tune it only for what the other picks win"]
+    changes = ", ".join(f"{title_of(d.metric)} {change_text(d)}" for d in comparison.deltas)
+    held = "confirmed" if knee.is_confirmed else "NOT confirmed"
+    return [f"the knee, trial {knee.trial}, against {reference_name(front)}: {changes}; {held}"]
 
 
 def notes(front: Front) -> list[str]:

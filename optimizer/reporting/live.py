@@ -144,13 +144,15 @@ class TerminalView:
         self._live.start()
 
     def show(self, event: Event) -> None:
+        from rich.text import Text
+
         match event:
             case Notice() | StudyFinished():
                 style = "yellow" if isinstance(event, Notice) and event.is_warning else None
                 self._console.print(plain_line(event, self._header.objectives), style=style, markup=False)
             case StageStarted(stage=stage, why=why):
                 self._stage, self._run = stage, ""
-                self._console.print(f"[bold cyan]{stage}[/bold cyan]: {why}")
+                self._console.print(Text.assemble((stage, "bold cyan"), f": {why}"))
             case RunFinished():
                 self._run = plain_line(event, ()) or ""
             case TrialStarted(trial=trial):
@@ -159,7 +161,7 @@ class TerminalView:
                 self._running.discard(event.trial)
                 self._last = event
                 self._run = f"trial {event.trial} {trial_text(event, self._header.objectives)}"
-        self._live.update(self._render())
+        self._live.update(self._render(), refresh=True)
 
     def _render(self) -> Any:
         from rich.console import Group

@@ -127,9 +127,9 @@ class Front:
         return compare(member.values, self.reference.values, self.meta.objectives, floors)
 
     def nearest_misses(self, n: int = 5) -> tuple[FrontMember, ...]:
-        """The infeasible trials that miss their limits by least, the least first."""
+        """The infeasible trials that miss their limits by least, the least first; those with figures come first."""
         missed = [m for m in self.trials if m.total_violation > 0]
-        return tuple(sorted(missed, key=lambda m: (m.total_violation, m.trial))[:n])
+        return tuple(sorted(missed, key=lambda m: (m.values is None, m.total_violation, m.trial))[:n])
 
     def trial(self, number: int) -> FrontMember:
         """Raises UserError when the study has no such trial."""

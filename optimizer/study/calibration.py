@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from objectives.caveats import main_failure
 from objectives.measurement import Load, Measurement, PhaseMeasurement
 from objectives.metric import Targets, compute_pooled_metrics, load_samples
 from objectives.objective import Limit, Objective
 from objectives.tenancy import reference_targets
 from optimizer.engines.engine import LoadPlan, Placement
 from optimizer.errors import UserError
-from optimizer.profiles.profile import Profile, RelativeLimit
+from optimizer.profiles.profile import Profile
 from optimizer.study.events import Listener, Notice
 from optimizer.study.runs import Runs
 from optimizer.trial import Infeasible, Measured, Outcome, TrialPlan
@@ -99,22 +100,43 @@ class Calibrator:
     listener: Listener
 
     def calibrate(self, rate_per_s: float | None) -> Calibration:
-        """Find R unless `rate_per_s` fixes it. Raises UserError when no reference boots."""
-        if rate_per_s is None:
-            reference, capacity = self._find_capacity()
-            rate, is_sustained, how = self._find_rate(reference, capacity)
-        else:
-            reference, capacity = self.references[0], None
-            rate, is_sustained, how = rate_per_s, True, "as given"
-        reference, measured = self._repeat(reference, rate)
+        """With the first reference that can be measured. Finds R unless `rate_per_s` fixes it.
+
+        Raises UserError, with every reference's reason, when none can."""
+        reasons = []
+        for k, reference in enumerate(self.references):
+            found = self._calibrate(k, reference, rate_per_s)
+            if isinstance(found, Calibration):
+                return found
+            reasons.append(f"{reference.name}: {found}")
+            self.listener(Notice(f"{reference.name} cannot be the reference: {found}", is_warning=True))
+        raise UserError(f"no reference configuration can be measured: {'; '.join(reasons)}")
+
+    def _calibrate(self, k: int, reference: Reference, rate_per_s: float | None) -> Calibration | str:
+        """What the k-th reference gives, or why it cannot be one."""
+        capacity = None if rate_per_s is not None else self._find_capacity(k, reference)
+        if isinstance(capacity, str):
+            return capacity
+        rate, how = rate_per_s, "as given"
+        if capacity is not None:
+            rate, how = self._find_rate(k, reference, capacity)
+        assert rate is not None
+        measured = self._repeat(k, reference, rate)
+        if isinstance(measured, str):
+            return measured
         targets = self._targets(measured)
         metrics = compute_pooled_metrics(measured, targets)
         values = _values(metrics, self.profile.objectives)
         if values is None:
-            raise UserError(self._unread(reference, metrics))
-        if rate_per_s is not None:
-            not_sustained = metrics.get("steady_unsustained")
-            is_sustained = not_sustained is not None and not_sustained <= 0
+            return self._unread(measured, metrics)
+        zero = next((o.metric for o, v in zip(self.profile.objectives, values, strict=True) if v <= 0), None)
+        if zero is not None:
+            return f"its {zero} is 0, so nothing can be compared with it; make it a limit instead of an objective"
+        not_sustained = metrics.get("steady_unsustained")
+        is_sustained = not_sustained is not None and not_sustained <= 0
+        if not is_sustained:
+            text = f"{reference.name} does not sustain R = {rate:.4g} requests/s ({how})"
+            self.listener(Notice(f"{text}; the study goes on at that rate", is_warning=True))
         return Calibration(
             reference=reference.name,
             capacity_per_s=capacity,
@@ -129,52 +151,36 @@ class Calibrator:
             single_server=self._single_server(rate, targets),
         )
 
-    def _find_capacity(self) -> tuple[Reference, float]:
-        """The first reference that boots and what it finishes per second at saturation."""
-        reasons = []
-        for i, reference in enumerate(self.references):
-            plan = self._plan(reference.placement, self.loads(1.0, ("saturation",)), i)
-            outcome = self._carry_out([plan], partial(self._saturated_text, reference))[0]
-            if isinstance(outcome, Measured):
-                capacity = capacity_per_s(outcome.measurement.phases["saturation"], self.shares)
-                if capacity > 0:
-                    return reference, capacity
-                reasons.append(f"{reference.name}: no request finished")
-                continue
-            reasons.append(f"{reference.name}: {_cause(outcome)}")
-            self.listener(Notice(f"{reference.name} cannot be the reference: {_cause(outcome)}", is_warning=True))
-        raise UserError(f"no reference configuration can be measured: {'; '.join(reasons)}")
+    def _find_capacity(self, k: int, reference: Reference) -> float | str:
+        """C0: what it finishes per second at saturation; or why there is none."""
+        plan = self._plan(reference.placement, self.loads(1.0, ("saturation",)), k)
+        outcome = self._carry_out([plan], partial(self._saturated_text, reference))[0]
+        if not isinstance(outcome, Measured):
+            return _cause(outcome)
+        capacity = capacity_per_s(outcome.measurement.phases["saturation"], self.shares)
+        return capacity if capacity > 0 else f"no request finished{_failures([outcome.measurement], 'saturation')}"
 
-    def _find_rate(self, reference: Reference, capacity: float) -> tuple[float, bool, str]:
+    def _find_rate(self, k: int, reference: Reference, capacity: float) -> tuple[float, str]:
+        """(R, where it comes from); the lowest that is tried when none is sustained."""
         share = self.profile.load.sustain_share
         for step in range(MAX_STEPS_DOWN + 1):
             rate = capacity * share * STEP_DOWN**step
-            plan = self._plan(reference.placement, self.loads(rate, ("steady",)), 100 + step)
+            plan = self._plan(reference.placement, self.loads(rate, ("steady",)), 100 + 10 * k + step)
             outcome = self._carry_out([plan], partial(_kept_up_text, f"{reference.name} at {rate:.4g}/s"))[0]
-            how = f"{rate / capacity:.2f} of the capacity of {reference.name}, {capacity:.3g} requests/s"
             if isinstance(outcome, Measured) and _is_sustained(outcome.measurement):
-                return rate, True, how
-        self.listener(
-            Notice(f"{reference.name} did not sustain {how}; the study goes on at that rate", is_warning=True)
-        )
-        return rate, False, how
+                break
+        return rate, f"{rate / capacity:.2f} of the capacity of {reference.name}, {capacity:.3g} requests/s"
 
-    def _repeat(self, reference: Reference, rate: float) -> tuple[Reference, list[Measurement]]:
-        """The reference with every load, once per seed. With a given rate the first reference that boots is taken."""
-        candidates = self.references[self.references.index(reference) :]
-        reasons = []
-        for candidate in candidates:
-            first = 200 + 50 * self.references.index(candidate)
-            loads = self.loads(rate, ("steady", "stress", "saturation"))
-            plans = [
-                self._plan(candidate.placement, loads, first + k) for k in range(self.profile.budget.noise_repeats)
-            ]
-            outcomes = self._carry_out(plans, partial(_kept_up_text, f"{candidate.name} at R again"))
-            measured = [o.measurement for o in outcomes if isinstance(o, Measured)]
-            if len(measured) == len(outcomes):
-                return candidate, measured
-            reasons.append(f"{candidate.name}: {_cause(next(o for o in outcomes if not isinstance(o, Measured)))}")
-        raise UserError(f"no reference configuration can be measured at {rate:.3g} requests/s: {'; '.join(reasons)}")
+    def _repeat(self, k: int, reference: Reference, rate: float) -> list[Measurement] | str:
+        """The reference with every load, once per seed; or why it cannot be measured."""
+        loads = self.loads(rate, ("steady", "stress", "saturation"))
+        n = self.profile.budget.noise_repeats
+        plans = [self._plan(reference.placement, loads, 200 + n * k + j) for j in range(n)]
+        outcomes = self._carry_out(plans, partial(_kept_up_text, f"{reference.name} at R again"))
+        failed = next((o for o in outcomes if not isinstance(o, Measured)), None)
+        if failed is not None:
+            return _cause(failed)
+        return [o.measurement for o in outcomes if isinstance(o, Measured)]
 
     def _single_server(self, rate: float, targets: Mapping[str, Targets]) -> Mapping[str, float | None] | None:
         if self.single_server is None:
@@ -220,12 +226,9 @@ class Calibrator:
     def _plan(self, placement: Placement, loads: tuple[LoadPlan, ...], run: int) -> TrialPlan:
         return TrialPlan(-1, run, "calibration", placement, loads, seed=self.seed * 1_000_003 + 7_919 + run)
 
-    def _unread(self, reference: Reference, metrics: Mapping[str, float | None]) -> str:
+    def _unread(self, measured: Sequence[Measurement], metrics: Mapping[str, float | None]) -> str:
         missing = [o.metric for o in self.profile.objectives if metrics.get(o.metric) is None]
-        return (
-            f"{', '.join(missing)} cannot be read for {reference.name}: the workload has no sample of it"
-            " (every answer has one token, or none arrived); choose other objectives or another trace"
-        )
+        return f"{', '.join(missing)} cannot be read{_failures(measured, 'steady')}"
 
 
 def capacity_per_s(phase: PhaseMeasurement, shares: Mapping[str, float]) -> float:
@@ -248,10 +251,11 @@ def capacity_per_s(phase: PhaseMeasurement, shares: Mapping[str, float]) -> floa
     return min(found)
 
 
-def resolve_limits(limits: Sequence[Limit | RelativeLimit], metrics: Mapping[str, float | None]) -> tuple[Limit, ...]:
-    """Relative limits become fixed ones; one whose reference is unknown is left out."""
-    resolved = [x if isinstance(x, Limit) else x.resolve(metrics.get(x.metric)) for x in limits]
-    return tuple(limit for limit in resolved if limit is not None)
+def _failures(measured: Sequence[Measurement], load: Load) -> str:
+    """Which requests failed most, and why; empty if none did."""
+    samples = load_samples(measured, load)
+    failure = main_failure(samples) if samples is not None else None
+    return f": {failure}" if failure else ""
 
 
 def _values(metrics: Mapping[str, float | None], objectives: Sequence[Objective]) -> tuple[float, ...] | None:

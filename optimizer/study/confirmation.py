@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from objectives.comparison import Comparison, compare
 from objectives.objective import Limit, Objective, Scorecard
 from optimizer.engines.engine import LoadPlan, Placement
-from optimizer.study.judge import UNSUSTAINED, Judge
+from optimizer.study.judge import UNSUSTAINED, Judge, missed_text
 from optimizer.study.runs import Runs
 from optimizer.trial import TrialPlan
 
@@ -103,7 +103,7 @@ class Confirmer:
         if card is None or card.values is None:
             return Confirmation(trial, False, f"{where}: it could not be measured again", None)
         if missed := self._missed(card, reference):
-            return Confirmation(trial, False, f"{where}: misses {missed}", card.values)
+            return Confirmation(trial, False, f"{where}: {missed}", card.values)
         objectives = self.judge.objectives
         before = compare(values, self.reference_values, objectives, self.floors)
         if reference is None or reference.values is None:
@@ -119,7 +119,7 @@ class Confirmer:
         """Limits missed there. Not keeping up counts only where the reference keeps up better: windows differ."""
         there = reference.violations.get(UNSUSTAINED, 0.0) if reference is not None else 0.0
         missed = [n for n in card.binding if n != UNSUSTAINED or card.violations[n] > max(there, 0.0) + OTHER_TRAFFIC]
-        return ", ".join(f"{n} by {card.violations[n]:.0%}" for n in missed)
+        return "; ".join(missed_text(n, card.violations[n]) for n in missed)
 
 
 def lost_gains(before: Comparison, after: Comparison, objectives: Sequence[Objective]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,8 @@ from optimizer.profiles.profile import Profile
 from search_spaces.adjust import apply_overrides
 from search_spaces.config import Config
 from search_spaces.constraint import check_config
+from search_spaces.model import ModelFacts
+from search_spaces.online import quantized_on_load
 from search_spaces.overrides import Override
 from search_spaces.parameter import Value
 from search_spaces.space import SearchSpace
@@ -42,6 +45,28 @@ def read_currents(profile: Profile, files: Mapping[str, str]) -> dict[str, Curre
             raise UserError(f"--current: nothing is given for instance {name}; write --current {name}=FILE too")
         found[name] = read_current(file)
     return found
+
+
+def on_load(model: ModelFacts, read: Mapping[str, CurrentConfig]) -> ModelFacts:
+    """The model as the user's servers hold it: `quantization` may change its weights while they load."""
+    for current in read.values():
+        method = current.config.get("quantization")
+        try:
+            model = quantized_on_load(model, None if method is None else str(method))
+        except ValueError as error:
+            raise UserError(f"{current.source}: {error}") from None
+    return model
+
+
+def check_gpus(read: Mapping[str, CurrentConfig], n_gpus: int) -> None:
+    """Refuses a server that needs other cards than the ones its trials get."""
+    for current in read.values():
+        found = [current.config.get(f"{kind}_parallel_size") for kind in ("tensor", "pipeline", "data")]
+        needed = math.prod(n for n in found if isinstance(n, int))
+        if needed > n_gpus:
+            raise UserError(
+                f"{current.source}: runs on {needed} GPUs, a server here has {n_gpus}; add --gpus-per-server {needed}"
+            )
 
 
 def assemble_current(read: Mapping[str, CurrentConfig], length: int) -> Current | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from objectives.metric import Targets, compute_metrics
-from objectives.objective import MISSING_VIOLATION, Limit, Objective, Scorecard, score
+from objectives.objective import MAX_VIOLATION, MISSING_VIOLATION, Limit, Objective, Scorecard, score
 from optimizer.trial import Broken, Infeasible, Measured, Outcome, Stopped
 
 UNSUSTAINED = "unsustained"
@@ -80,4 +80,6 @@ def missed_text(name: str, violation: float) -> str:
         return f"does not keep up with R, short by {violation:.1%}"
     if name == BOOT:
         return "does not start, or dies"
+    if violation >= MAX_VIOLATION:
+        return f"misses {name} by {MAX_VIOLATION:.0f} x or more"
     return f"misses {name} by {violation:.1%}"

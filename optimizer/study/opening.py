@@ -6,11 +6,13 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import optuna
 
 from objectives.titles import title_of
 from optimizer.errors import OptimizerError, StudyMismatch, UserError
@@ -24,7 +26,14 @@ from optimizer.study.names import next_free
 from optimizer.study.record import StudyRecord
 from optimizer.study.searched import argument_samples
 from optimizer.study.setup import Setup
-from optimizer.study.storage import check_storage_url, dashboard_command, mask
+from optimizer.study.storage import (
+    check_storage_url,
+    close_connections,
+    dashboard_command,
+    mask,
+    open_storage,
+    retrying,
+)
 from optimizer.study.terms import Terms
 
 
@@ -143,8 +152,10 @@ def open_study(place: StudyPlace, manifest: Manifest) -> Iterator[OpenStudy]:
         _check_storage(stored, place.storage)
         said = notices(stored, fresh)  # type: ignore[assignment]
         fresh = replace(stored, n_trials=fresh.n_trials, n_workers=fresh.n_workers)
-    elif place.is_resume:
-        said = (f"there is no study {name!r} to resume: it is started",)
+    else:
+        said = (f"there is no study {name!r} to resume: it is started",) if place.is_resume else ()
+        if place.storage is not None:
+            _check_is_free(place.storage, folder.path.name)
     was_there = folder.exists
     study = OpenStudy(folder.claim(), fresh, place.storage, tuple(said))
     try:
@@ -153,6 +164,8 @@ def open_study(place: StudyPlace, manifest: Manifest) -> Iterator[OpenStudy]:
     except OptimizerError as error:
         if not was_there and study.is_empty(is_input_at_fault=isinstance(error, UserError)):
             shutil.rmtree(folder.path, ignore_errors=True)
+            with suppress(OSError):  # other studies are in it
+                folder.path.parent.rmdir()
         raise
     finally:
         study.close()
@@ -173,6 +186,17 @@ def _check_storage(stored: Manifest, storage: str | None) -> None:
             f"study {stored.study!r} cannot be resumed: storage: {here} in the study, {now} now;"
             " give the same --storage"
         )
+
+
+def _check_is_free(storage: str, name: str) -> None:
+    """Raises UserError or Unavailable, before anything is started, when the storage cannot take a new study."""
+    opened = open_storage(storage)
+    try:
+        is_taken = name in retrying(lambda: optuna.get_all_study_names(opened), storage)
+    finally:
+        close_connections(opened)
+    if is_taken:
+        raise UserError(f"--storage {mask(storage)}: holds an Optuna study {name!r} already; choose another --study")
 
 
 def settings_of(**settings: Any) -> dict[str, Any]:

@@ -30,6 +30,7 @@ __all__ = ["Point", "Proposer", "RandomProposer", "SearchedSpace", "SpaceExhaust
 Told = Literal["measured", "infeasible", "stopped"]
 MAX_CATEGORICAL_LEVELS = 5
 """Up to here a parameter's levels are choices: a Gaussian kernel over three levels locks onto one of them."""
+UNMEASURED_VIOLATION = 10 * MAX_VIOLATION
 N_STARTUP = 10
 """Random points before the estimator is used; 20 halves what is found in the first 30 trials."""
 
@@ -112,8 +113,8 @@ class TpeProposer:
         self._untried.finish(point, failure if state == "infeasible" else None)
         is_complete = state == "measured" and values is not None
         violation = sum(min(v, MAX_VIOLATION) for v in violations.values() if v > 0)
-        if not is_complete and violation <= 0:
-            violation = MISSING_VIOLATION
+        if not is_complete:  # behind everything that was measured, however far that misses a promise
+            violation = max(violation, MISSING_VIOLATION) + UNMEASURED_VIOLATION
         trial_id = self._study.get_trials(deepcopy=False)[number]._trial_id
         write_constraints(self._study, trial_id, [violation])
         told = [float(v) for v in values] if is_complete and values is not None else None

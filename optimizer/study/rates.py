@@ -18,9 +18,11 @@ from optimizer.trial import Measured, Outcome, TrialPlan
 SHOWN_AT = (0.5, 1.0, 1.2)
 """Picks are shown at these multiples of R."""
 RATE_RUN = 10
-SURVIVAL_RUN = 20
+SURVIVAL_RUN, LOWER_RUN = 20, 30
 N_BISECTIONS = 5
 """Each halves the interval in log rate: five leave 3 % of it."""
+LOWEST_SHARE = 1 / 16
+"""How far below R a promise that is broken at R is looked for."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,24 @@ class RateProbe:
                     high[t], is_failed[t] = rates[t], True
         return tuple(Survival(t, low[t], not is_failed[t]) for t, _, _ in members)
 
+    def survival_below(self, members: Sequence[tuple[int, Placement]]) -> tuple[Survival, ...]:
+        """Members that break the promise at R: the rate below R up to which they keep it; left out if not even there.
+
+        Bisection between LOWEST_SHARE of R and R."""
+        low, high = ({t: share * self.rate_per_s for t, _ in members} for share in (LOWEST_SHARE, 1.0))
+        able = dict(members)
+        for step in range(N_BISECTIONS + 1):
+            rates = {t: low[t] if step == 0 else math.sqrt(low[t] * high[t]) for t in able}
+            plans = [self._plan(t, LOWER_RUN + step, p, rates[t]) for t, p in able.items()]
+            outcomes = self.runs.carry_out(plans, "surviving rate", partial(self._promise_text, rates))
+            holds = {plan.trial: self._holds(o) for plan, o in zip(plans, outcomes, strict=True)}
+            if step == 0:
+                able = {t: p for t, p in able.items() if holds[t]}
+                continue
+            low |= {t: rates[t] for t in able if holds[t]}
+            high |= {t: rates[t] for t in able if not holds[t]}
+        return tuple(Survival(t, low[t], False) for t in able)
+
     def _promise_text(self, rates: Mapping[int, float], plan: TrialPlan, outcome: Outcome) -> str:
         word = "keeps" if self._holds(outcome) else "breaks"
         return f"trial {plan.trial} {word} the promise at {rates[plan.trial]:.3g}/s"
@@ -114,5 +134,9 @@ def _run_of(k: int) -> int:
 
 def steady_holds(card: Scorecard) -> bool:
     """Every limit on the steady load is kept and the rate is sustained; other loads were not run."""
-    steady = [v for n, v in card.violations.items() if n.rsplit(":", 1)[-1].startswith("steady_") or n == UNSUSTAINED]
-    return all(v <= 0 for v in steady)
+    return all(v <= 0 for name, v in card.violations.items() if is_steady_limit(name))
+
+
+def is_steady_limit(name: str) -> bool:
+    """A constraint that the steady load alone decides."""
+    return name.rsplit(":", 1)[-1].startswith("steady_") or name == UNSUSTAINED

@@ -135,7 +135,11 @@ class Search:
     def _tell_proposer(self, trial: TrialRecord, proposal: Proposal) -> None:
         if proposal.point is None or trial.state == "running" or trial.state == "broken":
             return
-        self._proposer.tell(proposal.point, trial.values, trial.violations, trial.state, trial.failure)
+        is_exact = self._plan.place(proposal.point).parameters() == proposal.placement.parameters()
+        failure = trial.failure if is_exact else None
+        self._proposer.tell(proposal.point, trial.values, trial.violations, trial.state, failure)
+        if not is_exact:  # a baseline that is only near its point: the point itself was never tried
+            self._proposer.forget(proposal.point)
 
     # starting trials
 
@@ -225,12 +229,15 @@ class Search:
         if self._region is not None and not self._region.is_settled and self._running:
             return None
         try:
-            point = propose_within(self._proposer, self._plan.grid, self._region)
+            point = propose_within(self._proposer, self._plan.grid, self._region, self._is_new)
         except SpaceExhausted as exhausted:
             self.stop_reason = str(exhausted)
             self._listener(Notice(f"{exhausted}: the study ends before {self._plan.n_trials} trials"))
             return None
         return Proposal(self._plan.stage_name, self._plan.place(point), point)
+
+    def _is_new(self, point: Point) -> bool:
+        return self._same_trial(self._plan.place(point)) is None
 
     # telling results
 

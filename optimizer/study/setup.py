@@ -21,7 +21,8 @@ from optimizer.errors import UserError
 from optimizer.profiles.loader import load_profile
 from optimizer.profiles.profile import Profile, RelativeLimit
 from optimizer.study.calibration import Reference
-from optimizer.study.current import assemble_current, hold_current, read_currents
+from optimizer.study.current import assemble_current, check_gpus, hold_current, on_load, read_currents
+from optimizer.study.references import defaults_of, distinct, single_server
 from optimizer.study.traffic import Traffic, TrafficOptions, prepare_traffic
 from search_spaces.adjust import apply_overrides
 from search_spaces.capacity import Capacity, solve_capacity
@@ -33,12 +34,15 @@ from search_spaces.model import ModelFacts
 from search_spaces.overrides import Override, read_overrides
 from search_spaces.parameter import Parameter, Value
 from search_spaces.space import KV_SPLIT, Point, SearchSpace, Server, flag_of, shares_of
-from search_spaces.vllm import default_configs, serving_space
+from search_spaces.vllm import serving_space
 
 T = TypeVar("T")
 IntArray = NDArray[np.int32]
 CURRENT, DEFAULTS, SAFE = "current", "vLLM defaults", "safe"
 MAX_TRIALS = 100_000
+SATURATION_TURNS = 3
+"""The saturation load holds at least this many times the requests that run at once."""
+MAX_SATURATION_REQUESTS = 10_000
 HARMLESS = ("enable_prefix_caching", "tensor_parallel_size")
 SAFE_TOKENS, SAFE_SEQS, SAFE_SHARE = 2048, 64, 0.4
 """The capacity stage's safe configuration: modest budgets, at most this share of the sequences worth trying (half of
@@ -110,20 +114,25 @@ def prepare(options: SetupOptions) -> Setup:
     """Check everything and put it together. Raises UserError in one line."""
     profile = _profile(options)
     read = read_currents(profile, options.current)
+    check_gpus(read, options.n_gpus)
     profile, model, model_notes = _model(profile, options, read)
+    model = on_load(model, read)
     gpu = _found("--gpu", lambda: find_gpu(profile.gpu))
     traffic = prepare_traffic(profile, options.traffic, seed=options.seed, is_recorded_rate=options.is_recorded_rate)
-    length = _contract(options, traffic, model)
+    length, length_notes = _contract(options, traffic, model, read)
     space = _space(profile, options, model, gpu, traffic, length, read)
-    capacity = _capacity(profile, model, gpu, length)
+    capacity = _capacity(profile, model, gpu, length, space.base_tensor_parallel_size)
+    widest = _capacity(profile, model, gpu, length, options.n_gpus)
+    profile, traffic, load_notes = _long_enough(profile, traffic, widest)
     promised = tuple(_promise(text, profile) for text in options.slos)
     adapted, notes = _adapted(profile, traffic)
     current = assemble_current(read, length)
-    defaults = placement_of(profile, default_configs(space))
+    defaults = placement_of(profile, defaults_of(space))
     safe = placement_of(profile, _safe_configs(space))
     placements = [(CURRENT, placement_of(profile, current.configs))] if current else []
     placements += [(DEFAULTS, defaults)]
-    distinct = _distinct(placements if len(placements) > 1 else [*placements, (SAFE, safe)])
+    baselines = distinct(placements if len(placements) > 1 else [*placements, (SAFE, safe)], space)
+    has_defaults = any(name == DEFAULTS for name, _ in baselines)
     return Setup(
         profile=adapted,
         model=model,
@@ -131,18 +140,22 @@ def prepare(options: SetupOptions) -> Setup:
         traffic=traffic,
         capacity=capacity,
         space=space,
-        references=tuple(Reference(n, p) for n, p in _distinct([*placements, (SAFE, safe)])),
-        baselines=tuple((n, p, point_of(space, _configs(p)).point) for n, p in distinct),
-        single_server=_single_server(profile, space, length),
+        references=tuple(Reference(n, p) for n, p in distinct([*placements, (SAFE, safe)], space)),
+        baselines=tuple((n, p, point_of(space, _configs(p)).point) for n, p in baselines),
+        single_server=single_server(profile, space, length),
         promised=promised,
         kept=current.deployment if current else None,
         notices=(
+            *([f"--gpu {profile.gpu} is taken as {gpu.name}"] if options.gpu and options.gpu != gpu.name else []),
             *model_notes,
             *(f"{model.name}: {note}" for note in model.notes),
             *traffic.notices,
+            *length_notes,
             *space.notes,
+            *load_notes,
             *notes,
             *(current.notices if current else ()),
+            *(("your current configuration is what vLLM does by itself",) if current and not has_defaults else ()),
         ),
     )
 
@@ -176,8 +189,11 @@ def _profile(options: SetupOptions) -> Profile:
     )
 
 
-def _contract(options: SetupOptions, traffic: Traffic, model: ModelFacts) -> int:
-    """max_model_len: the user's cap as it is, else the workload's maximum and a margin; never beyond the model."""
+def _contract(
+    options: SetupOptions, traffic: Traffic, model: ModelFacts, read: Mapping[str, CurrentConfig]
+) -> tuple[int, tuple[str, ...]]:
+    """max_model_len: --max-model-len as it is, else what the user admits today, else the workload's maximum and a
+    margin; never beyond the model, and never the model's limit only because it is one."""
     cap, most = options.traffic.max_model_len, model.max_position_tokens
     if cap is not None and cap > most:
         raise UserError(f"--max-model-len {cap}: {model.name} takes at most {most}")
@@ -186,7 +202,15 @@ def _contract(options: SetupOptions, traffic: Traffic, model: ModelFacts) -> int
             f"workload: the longest request has {traffic.longest_tokens} tokens, {model.name} takes at most {most};"
             " cap it (--max-model-len) or choose another model"
         )
-    return cap or min(traffic.max_model_len, most)
+    least = min(traffic.max_model_len, most)
+    if cap is not None:
+        return cap, ()
+    own = [c.config.int_("max_model_len") for c in read.values() if "max_model_len" in c.config]
+    kept = [n for n in own if traffic.longest_tokens <= n < most]
+    if kept:
+        return max(kept), (f"max_model_len stays {max(kept):,}, as you run it; this workload needs {least:,}",)
+    told = (f"max_model_len {least:,} in every trial but your own ({max(own):,} there)",) if own else ()
+    return least, told
 
 
 def _space(
@@ -222,6 +246,9 @@ def _space(
         *_found("", lambda: read_overrides(section, names, f"--space {file}")),
         *options.overrides,
     )
+    for override in overrides:
+        if flag_of(override.name) == "max_model_len":
+            raise UserError(f"{override.where}: max_model_len is a promise to requests, not a knob: --max-model-len N")
     return _found("", lambda: apply_overrides(space, overrides))
 
 
@@ -247,16 +274,29 @@ def _server(profile: Profile, name: str, traffic: Traffic, length: int) -> Serve
     return Server(name=name, max_model_len=length, mean_request_tokens=max(mean, 1.0))
 
 
-def _capacity(profile: Profile, model: ModelFacts, gpu: GpuFacts, length: int) -> Capacity:
+def _capacity(profile: Profile, model: ModelFacts, gpu: GpuFacts, length: int, n_gpus: int) -> Capacity:
     tokens, seqs = batch_defaults(gpu)
     return solve_capacity(
         model,
         gpu,
         max_num_batched_tokens=tokens,
         max_num_seqs=min(seqs, tokens),
+        tensor_parallel_size=n_gpus,
         n_instances=len(profile.instances),
         max_model_len=length,
     )
+
+
+def _long_enough(profile: Profile, traffic: Traffic, capacity: Capacity) -> tuple[Profile, Traffic, tuple[str, ...]]:
+    """A saturation load whose queue outlasts the filling of the running set: on a shorter one every figure is a lower
+    bound, far below what the card can do."""
+    at_once = capacity.concurrency(max(traffic.mean_tokens, 1.0), capacity.ceiling_bytes)
+    n, asked = min(round(SATURATION_TURNS * at_once), MAX_SATURATION_REQUESTS), profile.load.saturation_requests
+    if n <= asked:
+        return profile, traffic, ()
+    load = replace(profile.load, saturation_requests=n)
+    note = f"saturation: {n:,} requests instead of {asked:,}, since about {at_once:,.0f} run at once on this card"
+    return replace(profile, load=load), replace(traffic, spec=load), (note,)
 
 
 def _adapted(profile: Profile, traffic: Traffic) -> tuple[Profile, tuple[str, ...]]:
@@ -324,30 +364,6 @@ def _unevenness(split: Value) -> float:
     """How far a `kv_split` is from equal shares."""
     n = split.count(":") + 1 if isinstance(split, str) else 2
     return max(abs(share - 1 / n) for share in shares_of(split, n))
-
-
-def _single_server(profile: Profile, space: SearchSpace, length: int) -> Placement | None:
-    """Several instances of one model: one server with every tenant and the whole card, vLLM's scheduler defaults."""
-    if not profile.is_shared:
-        return None
-    tokens, seqs = batch_defaults(space.gpu)
-    config = Config(
-        {
-            "max_num_batched_tokens": tokens,
-            "max_num_seqs": seqs,
-            "max_model_len": length,
-            "gpu_memory_utilization": 0.92,
-        }
-    )
-    return Placement((Instance("all", config, tuple(t.name for t in profile.tenants)),), "exclusive")
-
-
-def _distinct(placements: Sequence[tuple[str, Placement]]) -> list[tuple[str, Placement]]:
-    """The first of each distinct configuration: a current configuration that is the default is one baseline."""
-    seen: dict[str, tuple[str, Placement]] = {}
-    for name, placement in placements:
-        seen.setdefault(placement.fingerprint, (name, placement))
-    return list(seen.values())
 
 
 def _configs(placement: Placement) -> dict[str, Config]:

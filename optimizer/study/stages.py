@@ -8,8 +8,9 @@ advanced  the sampler again, with the advanced group released (only when asked f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from objectives.objective import Scorecard
 from optimizer.engines.engine import Placement
@@ -25,7 +26,7 @@ WHY = {
     ADVANCED: "the advanced group as well",
 }
 MAX_REDRAWS = 12
-"""Draws outside the stable region that are thrown back before one is taken as it is."""
+"""Draws outside the stable region that are thrown back before one is moved into it."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Probe:
 class StableRegion:
     """Bisection for the highest level of `max_num_seqs` that survives the stress load; levels are grid indices.
 
-    Asks for the top first: where that survives nothing else needs to be known."""
+    Asks for the top first: where that survives nothing else needs to be known. Several at a time split the widest
+    open gap."""
 
     def __init__(self, n_levels: int, budget: int) -> None:
         self.n_levels = n_levels
@@ -67,9 +69,11 @@ class StableRegion:
             return self._ask(self.n_levels - 1)
         if high is None and not open_levels:
             return None
-        top = min([high if high is not None else self.n_levels - 1, *[k for k in open_levels if k > low]])
-        middle = (low + top) // 2
-        if middle <= low or middle in self._probes:
+        top = high if high is not None else self.n_levels - 1
+        edges = [low, *sorted(k for k in open_levels if low < k < top), top]
+        below, above = max(pairwise(edges), key=lambda gap: gap[1] - gap[0])
+        middle = (below + above) // 2
+        if middle <= below or middle in self._probes:
             return None
         return self._ask(middle)
 
@@ -134,6 +138,16 @@ def is_within(point: Point, grid: Mapping[str, Sequence[object]], level: int, n_
     return all(list(grid[name]).index(point[name]) <= round(share * (len(grid[name]) - 1)) for name in seqs_names(grid))
 
 
+def lowered_to(point: Point, grid: Mapping[str, Sequence[object]], level: int, n_levels: int) -> Point:
+    """The point with no instance's sequence limit above the level."""
+    top = at_level(point, grid, level, n_levels)
+    changed = dict(point)
+    for name in seqs_names(grid):
+        order = list(grid[name])
+        changed[name] = order[min(order.index(point[name]), order.index(top[name]))]  # type: ignore[assignment]
+    return changed
+
+
 def has_survived_stress(card: Scorecard | None) -> bool:
     """The engine came up, lived through the stress load, and kept the limits set on it."""
     if card is None or card.values is None:
@@ -142,14 +156,27 @@ def has_survived_stress(card: Scorecard | None) -> bool:
     return all(v <= 0 for v in asked)
 
 
-def propose_within(proposer: Proposer, grid: Mapping[str, Sequence[object]], region: StableRegion | None) -> Point:
-    """A point of the sampler inside the stable region; after MAX_REDRAWS draws the last one as it is.
+def propose_within(
+    proposer: Proposer,
+    grid: Mapping[str, Sequence[object]],
+    region: StableRegion | None,
+    is_new: Callable[[Point], bool],
+) -> Point:
+    """A point of the sampler inside the stable region; after MAX_REDRAWS draws the last one with fewer sequences, or
+    as it is where that was tried.
 
     Raises SpaceExhausted when nothing untried is left."""
     point = proposer.propose()
+    if region is None:
+        return point
     for _ in range(MAX_REDRAWS):
-        if region is None or is_within(point, grid, region.highest, region.n_levels):
-            break
+        if is_within(point, grid, region.highest, region.n_levels):
+            return point
         proposer.forget(point)
         point = proposer.propose()
-    return point
+    lowered = lowered_to(point, grid, region.highest, region.n_levels)
+    if not is_new(lowered):
+        return point
+    proposer.forget(point)
+    proposer.mark_running(lowered)
+    return lowered

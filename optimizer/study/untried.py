@@ -91,7 +91,10 @@ class Untried:
         return self._space.fingerprint(point) in self._running
 
     def forget(self, point: Point) -> None:
-        self._running.pop(self._space.fingerprint(point), None)
+        """It may be proposed again."""
+        fingerprint = self._space.fingerprint(point)
+        self._running.pop(fingerprint, None)
+        self._tried.discard(fingerprint)
 
     def nearest(self, wanted: Indices, rng: random.Random) -> Indices:
         """`wanted`, or the untried point fewest steps away, drawn among equals. Raises SpaceExhausted."""

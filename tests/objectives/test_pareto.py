@@ -56,7 +56,16 @@ def test_a_front_with_a_floor_is_never_empty_and_covers_the_rest(
     members = front(values, OBJECTIVES, floors)
     assert members
     for i in set(range(len(values))) - set(members):
-        assert any(dominates(w, values[i], OBJECTIVES, floors) for w in values)
+        assert any(dominates(values[k], values[i], OBJECTIVES, floors) for k in members)
+
+
+def test_a_point_stays_when_only_points_that_are_left_out_beat_it() -> None:
+    """Each of the chain ties with the next in TTFT; the first has a TTFT that the last does not come near."""
+    quick, between, last = (899, 981, 229), (866, 1222, 155), (939, 1589, 42)
+    floors = (0.057, 0.405, 0.065)
+    assert dominates(between, quick, OBJECTIVES, floors) and dominates(last, between, OBJECTIVES, floors)
+    assert not dominates(last, quick, OBJECTIVES, floors)
+    assert front([quick, between, last], OBJECTIVES, floors) == (0, 2)
 
 
 def test_a_circle_of_dominance_is_a_tie() -> None:
@@ -107,7 +116,7 @@ def test_ties_go_to_fewest_preemptions_then_nearness_then_most_memory() -> None:
     assert (best.name, best.index, best.tied) == ("most throughput", 1, (2,))
     same = [(1290, 500, 70), (1290, 500, 70)]
     assert picks(same, OBJECTIVES, AXES, floors, [TieBreak(0.0, 1e9), TieBreak(0.0, 2e9)])[0].index == 1
-    unknown = [TieBreak(None, 9e9), TieBreak(0.0, None), TieBreak(0.0, 1e9)]
+    unknown = [TieBreak(None, 9e9), TieBreak(None, 9e9), TieBreak(0.0, None)]
     assert picks(values, OBJECTIVES, AXES, floors, unknown)[0].index == 2
 
 

@@ -85,8 +85,9 @@ def test_nearest_misses_come_least_first_and_count_missed_limits_only() -> None:
         member(0, 1.0, 1.0, 1.0, violations={"a": 0.3, "b": -0.9}),
         member(1, violations={"a": 0.1, "b": 0.1}),
         member(2, 1.0, 1.0, 1.0, violations={"a": -0.1}),
+        member(3, 1.0, 1.0, 1.0, violations={"a": 0.1, "b": 0.1}),
     )
-    assert [m.trial for m in Front(META, members).nearest_misses()] == [1, 0]
+    assert [m.trial for m in Front(META, members).nearest_misses()] == [3, 0, 1]
 
 
 def test_picks_are_taken_from_the_front_only() -> None:
