@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -111,9 +112,17 @@ def test_r_and_where_it_comes_from_is_the_first_line() -> None:
 
 
 def test_hypervolume_is_split_into_confirmed_and_not() -> None:
-    assert any("hypervolume" in t and t.endswith("all of it confirmed")
-               for t in lines(front(*(confirmed(k) for k in (1, 2, 3)))))  # fmt: skip
-    assert any("hypervolume" in t and "is unconfirmed" in t for t in lines(front(confirmed(2))))
+    def figures(found: list[str]) -> list[float]:
+        line = next(t for t in found if t.startswith("hypervolume "))
+        return [float(x) for x in re.findall(r"\d+\.\d+", line)]
+
+    whole, alone, held = figures(lines(front(*(confirmed(k) for k in (1, 2, 3)))))
+    assert whole == held > alone > 0
+    whole, _, held = figures(lines(front(confirmed(2))))
+    assert whole > held > 0
+    said = lines(front(confirmed(1, False), confirmed(2, False), confirmed(3, False)))
+    assert figures(said)[2] == 0
+    assert "NO member of the front is confirmed: measure it again before you deploy one" in said
 
 
 def test_a_promise_is_a_rate_and_a_number_of_servers() -> None:
