@@ -192,3 +192,25 @@ def test_recorded_arguments_come_back_as_one_config_an_instance(
     parameters: dict[str, float], instances: tuple[str, ...], expected: dict[str, dict[str, float]]
 ) -> None:
     assert {n: dict(c) for n, c in configs_of(parameters, instances).items()} == expected
+
+
+def test_what_an_unconfirmed_member_kept_off_takes_its_place_beside_it() -> None:
+    """Trial 2 beats trial 7 outright; when trial 2 does not hold, trial 7 is on the front and trial 2 stays, labelled."""
+    trials = (*TRIALS, record(7, 1090.0, 320.0, 33.0))
+    found = assemble(trials, META, ["server"], AXES, [Confirmation(2, False, "gone", None)])
+    on_front = {m.trial: m.is_confirmed for m in found.members}
+    assert 7 in on_front and 2 in on_front and not on_front[2]
+    assert 7 not in {m.trial for m in assemble(trials, META, ["server"], AXES).members}
+
+
+def test_served_is_what_was_asked_for_times_what_kept_up() -> None:
+    metrics = {"steady_offered_output_tokens_per_s_per_gpu": 800.0, "steady_completions_per_arrivals": 0.5}
+    said = lines(front(), rates=[RateFigure(2, 1.2, 5.8, metrics, False)])
+    row = next(t for t in said if t.startswith("trial 2"))
+    assert re.search(r"1\.2 R +400 ", row) and row.endswith("no")
+
+
+def test_traffic_above_one_server_is_said() -> None:
+    said = lines(front(), traffic_per_s=11.2)
+    assert any(t.startswith("the recorded traffic, 11.2 requests/s") and t.endswith("count on 3") for t in said)
+    assert not any(t.startswith("the recorded traffic") for t in lines(front(), traffic_per_s=4.0))

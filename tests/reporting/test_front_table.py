@@ -108,3 +108,46 @@ def test_a_terminal_gets_boxes_and_a_pipe_gets_none() -> None:
     print_front(front, pipe)
     assert "─" in terminal.getvalue() and "SIMULATED" in terminal.getvalue()
     assert "\x1b" not in pipe.getvalue() and pipe.getvalue() == front_text(front)
+
+
+def test_baselines_that_are_beaten_are_shown_by_name() -> None:
+    default = member(1, 2500.0, 900.0, 45.0, label="vLLM defaults")
+    front = Front(META, (default, CURRENT, member(4, 2600.0, 700.0, 39.0, is_on_front=True)))
+    rows = front_table(front).rows
+    assert [row[0] for row in rows] == ["0", "1", "4"]
+    assert (rows[0][-1], rows[1][-1]) == ("itself, beaten", "vLLM defaults: a trade")
+
+
+def test_a_pick_that_is_not_the_best_figure_is_marked() -> None:
+    best = member(3, 2460.0, 900.0, 39.0, is_on_front=True)
+    tied = member(4, 2450.0, 700.0, 39.0, is_on_front=True, picks=("throughput", "ttft"))
+    front = Front(META, (CURRENT, best, tied))
+    assert "≈ most throughput, lowest TTFT" in front_table(front).rows[-1]
+
+
+def test_confirmed_is_yes_no_or_not_measured_again() -> None:
+    members = (
+        member(1, 2600.0, 700.0, 39.0, is_on_front=True, is_confirmed=True, note="held"),
+        member(2, 2700.0, 800.0, 39.0, is_on_front=True, note="gone"),
+        member(3, 2800.0, 900.0, 39.0, is_on_front=True),
+    )
+    found = {row[0]: row[6] for row in front_table(Front(META, members)).rows}
+    assert found == {"1": "yes", "2": "no", "3": "-"}
+
+
+def test_the_knee_is_said_in_one_line_first() -> None:
+    knee = member(4, 2700.0, 790.0, 30.0, is_on_front=True, is_confirmed=True, picks=("knee",))
+    text = front_text(Front(META, (CURRENT, knee))).splitlines()
+    assert text[3].startswith("the knee, trial 4, against your current configuration (trial 0): output tokens/s/GPU")
+    assert "+12.5 %" in text[3] and text[3].endswith("; confirmed")
+    itself = replace(CURRENT, is_on_front=True, picks=("knee",))
+    assert "the knee is your current configuration (trial 0) itself" in front_text(Front(META, (itself,)))
+
+
+def test_bytes_are_shown_in_gib_too() -> None:
+    big = replace(
+        member(4, 2700.0, 790.0, 30.0, is_on_front=True),
+        configs={"server": Config({"kv_cache_memory_bytes": 3 * 2**30})},
+    )
+    table = settings_table(Front(META, (CURRENT, big)), [big])
+    assert ("kv_cache_memory_bytes", "-", "3221225472 (3.00 GiB)") in table.rows

@@ -187,7 +187,9 @@ def test_a_local_directory_is_a_model(tmp_path: Path) -> None:
     assert kv_bytes[0] > kv_bytes[1] + 10 * 1024**3, "1.2 billion parameters leave more room than 8 billion"
 
 
-@pytest.mark.parametrize(("name", "expected"), [("a10g", "A10G-24"), ("NVIDIA A100-SXM4-80GB", "A100-80"), ("l40s", "L40S-48")])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("a10g", "A10G-24"), ("NVIDIA A100-SXM4-80GB", "A100-80"), ("l40s", "L40S-48")]
+)
 def test_a_gpu_may_be_spelled_as_people_do(name: str, expected: str, tmp_path: Path) -> None:
     assert small_setup(tmp_path, gpu=name).gpu.name == expected
 

@@ -141,7 +141,9 @@ def test_a_tenants_own_file_wins_over_the_one_for_all(shared: Profile, tmp_path:
 
 
 def test_an_unknown_tenant_is_named_with_those_there_are(shared: Profile) -> None:
-    with pytest.raises(UserError, match=r"--trace bacth=…: profile multitenant has no tenant 'bacth'; it has chat, batch"):
+    with pytest.raises(
+        UserError, match=r"--trace bacth=…: profile multitenant has no tenant 'bacth'; it has chat, batch"
+    ):
         prepared(shared, traces={"bacth": "x.csv"})
 
 
