@@ -47,6 +47,7 @@ class Standing:
     front: tuple[TrialRecord, ...]
     names: Mapping[int, str]
     """trial -> the picks it is, e.g. `knee, lowest TTFT`."""
+    is_simulated: bool = False
 
     @property
     def finished(self) -> tuple[TrialRecord, ...]:
@@ -61,13 +62,14 @@ def standing_of(
     trials: tuple[TrialRecord, ...], front: tuple[TrialRecord, ...], terms: Terms, about: About
 ) -> Standing:
     if about.picked is not None:
-        return Standing(trials, front, about.picked)
+        return Standing(trials, front, about.picked, about.is_simulated)
     names: dict[int, list[str]] = {}
     values = [t.values for t in front if t.values is not None]
     if about.axes is not None and values:
         for pick in picks(values, terms.objectives, about.axes, about.floors):
             names.setdefault(front[pick.index].number, []).append(pick.name)
-    return Standing(trials, front, {number: ", ".join(picked) for number, picked in names.items()})
+    picks_of = {number: ", ".join(picked) for number, picked in names.items()}
+    return Standing(trials, front, picks_of, about.is_simulated)
 
 
 def study_note(standing: Standing, terms: Terms, about: About) -> str:
