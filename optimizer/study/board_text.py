@@ -47,7 +47,6 @@ class Standing:
     front: tuple[TrialRecord, ...]
     names: Mapping[int, str]
     """trial -> the picks it is, e.g. `knee, lowest TTFT`."""
-    is_simulated: bool = False
 
     @property
     def finished(self) -> tuple[TrialRecord, ...]:
@@ -62,14 +61,13 @@ def standing_of(
     trials: tuple[TrialRecord, ...], front: tuple[TrialRecord, ...], terms: Terms, about: About
 ) -> Standing:
     if about.picked is not None:
-        return Standing(trials, front, about.picked, about.is_simulated)
+        return Standing(trials, front, about.picked)
     names: dict[int, list[str]] = {}
     values = [t.values for t in front if t.values is not None]
     if about.axes is not None and values:
         for pick in picks(values, terms.objectives, about.axes, about.floors):
             names.setdefault(front[pick.index].number, []).append(pick.name)
-    picks_of = {number: ", ".join(picked) for number, picked in names.items()}
-    return Standing(trials, front, picks_of, about.is_simulated)
+    return Standing(trials, front, {number: ", ".join(picked) for number, picked in names.items()})
 
 
 def study_note(standing: Standing, terms: Terms, about: About) -> str:
@@ -89,11 +87,14 @@ def study_note(standing: Standing, terms: Terms, about: About) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def trial_note(trial: TrialRecord, terms: Terms, standing: Standing | None = None) -> str:
+def trial_note(
+    trial: TrialRecord, terms: Terms, standing: Standing | None = None, *, is_simulated: bool = False
+) -> str:
     """The trial's note: what it is, why it is no candidate, what it measured, how it was started.
 
     `standing` is given at the end of a study only: while it runs, the front that a note speaks of would soon be old."""
-    parts = [f"### Trial {trial.number}: {_verdict(trial)}"]
+    simulated = " (simulated)" if is_simulated else ""
+    parts = [f"### Trial {trial.number}{simulated}: {_verdict(trial)}"]
     if standing is not None and any(t.number == trial.number for t in standing.front):
         name = standing.names.get(trial.number)
         parts.append(f"**On the front: {name}.**" if name else "**On the front.**")

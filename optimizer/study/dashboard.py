@@ -104,7 +104,9 @@ class StudyBoard:
         study = self._record.study
         for number in numbers:
             trial_id = study.get_trials(deepcopy=False)[number]._trial_id
-            text = trial_note(self._record.trial(number), self._record.terms, standing)
+            text = trial_note(
+                self._record.trial(number), self._record.terms, standing, is_simulated=self._about.is_simulated
+            )
             save_note(_Target(self._attributes, study, trial_id), text)
 
     def _mark_front(self) -> None:
