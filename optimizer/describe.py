@@ -9,7 +9,7 @@ from objectives.hypervolume import Axes
 from optimizer.options import SessionOptions
 from optimizer.reporting.member import FrontMeta
 from optimizer.study.calibration import Calibration
-from optimizer.study.dashboard import About
+from optimizer.study.dashboard import About, many_objectives
 from optimizer.study.judge import BOOT, UNSUSTAINED
 from optimizer.study.manifest import Manifest, package_versions
 from optimizer.study.opening import OpenStudy, StudyPlace, settings_of
@@ -71,7 +71,9 @@ def plan_notices(setup: Setup, choice: EngineChoice, n_slots: int) -> tuple[str,
     servers = len(setup.profile.instances)
     needed = "" if choice.is_simulated else f"; a server of vLLM wants 3 of them, {servers * n_slots} run at once"
     before = 2 + budget.noise_repeats + (1 if setup.single_server is not None else 0)
+    warning = many_objectives(len(setup.profile.objectives))
     return (
+        *([warning.replace("**", "")] if warning else []),
         f"memory: {low} to {high} GiB of KV cache, searched up to {capacity.ceiling_bytes / GIB:.1f} GiB"
         f" ({tokens:,} tokens); --explain-capacity shows the arithmetic",
         f"cores: {n_cores} here for {n_slots} at a time and this process{needed}",

@@ -57,7 +57,7 @@ def _simulator(options: SessionOptions, setup: Setup, notice: str) -> EngineChoi
     _check_modelled(setup)
     spec = SimulatedEngineSpec(SimulatorSpec(setup.model, setup.gpu, options.noise, setup.space.variants))
     calibrated = "" if setup.gpu.is_calibrated else f"; {setup.gpu.name} is uncalibrated: no kernel data for this card"
-    return EngineChoice(spec, spec.build().identity, True, notice + calibrated)
+    return EngineChoice(spec, spec.build().identity, True, notice + calibrated + _passed_through(setup))
 
 
 def _check_modelled(setup: Setup) -> None:
@@ -68,6 +68,21 @@ def _check_modelled(setup: Setup) -> None:
             f"{unknown[0]}: the simulator has no model of it, so every value would measure the same;"
             " leave it out, or search on a real engine"
         )
+    if "quantization" in _extras(setup) and not setup.model.is_quantized:
+        raise UserError(
+            "--set quantization: the figures would be those of unquantised weights; give the quantised checkpoint"
+            " as --model, or your configuration with it as --current"
+        )
+
+
+def _extras(setup: Setup) -> set[str]:
+    return {flag_of(name) for name in setup.space.extras}
+
+
+def _passed_through(setup: Setup) -> str:
+    """Fixed flags that the simulator does not model: they are exported, and no figure knows them."""
+    names = sorted(_extras(setup) - MODELLED - {"quantization"})
+    return f"; not modelled, only passed on: {', '.join(names)}" if names else ""
 
 
 @contextmanager

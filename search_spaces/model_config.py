@@ -168,7 +168,7 @@ def _kv_heads(text: Config, heads: int, name: str) -> int:
 
 def _head_dim(text: Config, name: str, hidden: int, heads: int) -> int:
     if text.get("kv_lora_rank"):
-        return int(text.get("qk_nope_head_dim") or 0) + int(text.get("qk_rope_head_dim") or 0)
+        return _nope(text) + int(text.get("qk_rope_head_dim") or 0)
     if text.get("head_dim"):
         return int(text["head_dim"])
     if not heads:
@@ -180,10 +180,16 @@ def _head_dim(text: Config, name: str, hidden: int, heads: int) -> int:
     return hidden // heads
 
 
+def _nope(text: Config) -> int:
+    """MLA: a head's width without rotary part; the value width where the config does not say."""
+    return int(text.get("qk_nope_head_dim") or text.get("v_head_dim") or 128)
+
+
 def _attention_parameters(t: Config, d: int, heads: int, head_dim: int) -> tuple[int, int]:
     """(per layer, of it on every rank); (0, 0): the plain GQA formula holds."""
     if t.get("kv_lora_rank"):
-        nope, rope, value = int(t["qk_nope_head_dim"]), int(t["qk_rope_head_dim"]), int(t["v_head_dim"])
+        rope, nope = int(t.get("qk_rope_head_dim") or 0), _nope(t)
+        value = int(t.get("v_head_dim") or nope)
         latent, q_rank = int(t["kv_lora_rank"]), t.get("q_lora_rank")
         down = d * (latent + rope) + (d * int(q_rank) if q_rank else 0)
         up_q = (int(q_rank) if q_rank else d) * heads * (nope + rope)

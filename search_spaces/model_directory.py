@@ -21,7 +21,7 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "spiece.model"
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<i>\d{5})-of-(?P<n>\d{5})\.(?P<ext>safetensors|bin)")
 
 NO_TOKENIZER = (
-    "tokenizer missing: give --tokenizer NAME_OR_DIR, or replay token ids with --skip-tokenizer-init "
+    "tokenizer missing: start vLLM with --tokenizer NAME_OR_DIR, or replay token ids with --skip-tokenizer-init "
     "(then no text can be sent)"
 )
 

@@ -105,7 +105,7 @@ def plain_line(event: Event, objectives: tuple[str, ...]) -> str | None:
 
 
 def _trial_line(event: TrialFinished, objectives: tuple[str, ...]) -> str:
-    left = "" if event.seconds_left is None else f" | {event.seconds_left:.0f} s left"
+    left = f" | {event.seconds_left:.0f} s left" if event.seconds_left else ""
     return (
         f"[{event.n_done}/{event.n_total}] trial {event.trial} ({event.label or event.stage}) "
         f"{trial_text(event, objectives)} | feasible {event.n_feasible}/{event.n_done} | front {event.n_front}"
@@ -178,16 +178,17 @@ class TerminalView:
 
     def _progress_line(self) -> Any:
         from rich.table import Table
+        from rich.text import Text
 
         last = self._last
         grid = Table.grid(padding=(0, 3))
         if last is None:
             grid.add_row("no trial yet", f"{time.monotonic() - self._started:.0f} s")
             return grid
-        left = "" if last.seconds_left is None else f"about {last.seconds_left:.0f} s left"
+        left = f"about {last.seconds_left:.0f} s of search left" if last.seconds_left else ""
         running = f"running {', '.join(map(str, sorted(self._running)))}" if self._running else ""
         grid.add_row(
-            f"trials [bold]{last.n_done}/{last.n_total}[/bold]",
+            Text.assemble("trials ", (f"{last.n_done}/{last.n_total}", "bold")),
             f"feasible {last.n_feasible}/{last.n_done}",
             f"hypervolume {last.hypervolume:.3f}",
             left,

@@ -70,7 +70,7 @@ def check_gpus(read: Mapping[str, CurrentConfig], n_gpus: int) -> None:
 
 
 def assemble_current(read: Mapping[str, CurrentConfig], length: int) -> Current | None:
-    """The user's current servers. Memory shares of several instances are as given, else equal parts of the card's."""
+    """The user's current servers as given: several that do not fit on the card together are infeasible, not mended."""
     if not read:
         return None
     configs = {n: _runnable(c, length) for n, c in read.items()}

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -119,7 +120,7 @@ class StudyFolder:
             return None
         try:
             return read_outcome(path)
-        except (ValueError, KeyError, TypeError, OSError, BadZipFile) as error:
+        except (ValueError, KeyError, TypeError, OSError, EOFError, BadZipFile, zlib.error) as error:
             raise UserError(f"{path}: the stored run is damaged ({error}); delete this folder and --resume") from error
 
     def runs_of(self, trial: int) -> dict[int, str]:

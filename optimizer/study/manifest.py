@@ -151,6 +151,11 @@ def _lines(name: str, old: Any, new: Any) -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [k for k in (*old, *(k for k in new if k not in old)) if old.get(k) != new.get(k)]
         return [_line(f"{name} {k}", old.get(k), new.get(k)) for k in keys]
+    if isinstance(old, list) and isinstance(new, list):
+        gone, fresh = [x for x in old if x not in new], [x for x in new if x not in old]
+        is_cut = any(len(_text(value)) > _MAX_SHOWN_CHARS for value in (old, new))
+        if is_cut and (gone or fresh):
+            return [_line(name.replace("_", " "), gone or None, fresh or None)]
     return [_line(name.replace("_", " "), old, new)]
 
 
@@ -161,5 +166,9 @@ def _line(name: str, old: Any, new: Any) -> str:
 def _shown(value: Any) -> str:
     if value is None:
         return "nothing"
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    text = _text(value)
     return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 1] + "…"
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

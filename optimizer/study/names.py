@@ -11,7 +11,7 @@ from pathlib import Path
 
 from optimizer.errors import UserError
 
-MAX_NAME_CHARS = 200
+MAX_NAME_CHARS = 1000
 MAX_SLUG_CHARS = 50
 """Before the hash. Slug and hash together stay within 63 characters, the length of a Kubernetes label value."""
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in range(10))}

@@ -34,13 +34,15 @@ def _resolved(placement: Placement, space: SearchSpace) -> str:
     return repr(servers)
 
 
+AS_SERVED = frozenset({"quantization", "dtype", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"})
+"""What makes the model as it is served: with another of these it would be another model or another machine."""
+
+
 def defaults_of(space: SearchSpace) -> dict[str, Config]:
-    """vLLM's own defaults for what is searched; what the user runs with besides stays as it is."""
+    """vLLM's own defaults on this GPU, for the model as the user serves it; nothing else of the user's is kept."""
     kept = space.configs(space.fixed)
-    main = {flag_of(p.name) for p in space.parameters if p.group == "main"}
-    budgets = {*main, "kv_cache_memory_bytes", "gpu_memory_utilization", "long_prefill_token_threshold"}
     return {
-        name: Config({**{k: v for k, v in kept[name].items() if k not in budgets}, **config})
+        name: Config({**{k: v for k, v in kept[name].items() if k in AS_SERVED}, **config})
         for name, config in default_configs(space).items()
     }
 

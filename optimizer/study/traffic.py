@@ -25,6 +25,7 @@ from optimizer.workload.reading import Reading, TimeUnit
 from optimizer.workload.trace import Trace
 from optimizer.workload.window import Window, check_enough, check_has_gaps, choose_windows, peak_over_mean
 
+N_REJECTED_SHOWN = 5
 WINDOW_FACTOR = 4
 """Windows hold this many times the requests a load replays, so that a lower rate can be reached by thinning."""
 
@@ -134,9 +135,8 @@ def prepare_traffic(profile: Profile, options: TrafficOptions, *, seed: int, is_
         source = options.traces.get(tenant.name) or options.traces.get("") or tenant.trace
         if source not in readings:
             readings[source] = _read(source, options)
-            notices += [
-                f"{Path(source).name if source not in NAMES else source}: {t}" for t in readings[source].notices
-            ]
+            own = Path(source).name if source not in NAMES else source
+            notices += [f"{own}: {t}" for t in (*readings[source].notices, *_rejected_lines(readings[source]))]
         parts[tenant.name] = _spread(readings[source].trace, seed, notices)
     recorded = sum(p.rate_per_s or 0.0 for p in parts.values()) or None
     whole = _mixed(profile, parts, seed, is_recorded_rate, notices)
@@ -180,6 +180,13 @@ def _read(source: str, options: TrafficOptions) -> Reading:
         strict=options.is_strict,
         max_bad_rows=options.max_bad_rows,
     )
+
+
+def _rejected_lines(reading: Reading) -> list[str]:
+    """Where the first rejected rows stand, so that they can be looked at."""
+    shown = [f"line {r.line} ({r.reason})" for r in reading.rejected[:N_REJECTED_SHOWN]]
+    more = f" and {reading.n_rejected - len(shown):,} more" if reading.n_rejected > len(shown) else ""
+    return [f"rejected: {', '.join(shown)}{more}"] if shown else []
 
 
 def _spread(trace: Trace, seed: int, notices: list[str]) -> Trace:

@@ -63,6 +63,8 @@ def fit_context(trace: Trace, max_model_len: int | None = None, *, too_long: Too
     kept = trace if not n_over else _dropped(trace, over) if too_long == "drop" else _truncated(trace, max_model_len)
     done = {"drop": "dropped", "truncate": "truncated", "refuse": ""}[too_long]
     share = f"{said} ({n_over / max(len(trace), 1):.2%}): {done}" if n_over else "every request fits"
+    if n_over and too_long == "drop":
+        share += f"; raise it to {needed:,} to keep them all, or cut them with --too-long truncate"
     return ContextContract(max_model_len, kept, n_over, needed, too_long, f"max_model_len {max_model_len:,}: {share}")
 
 

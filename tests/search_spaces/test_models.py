@@ -89,6 +89,14 @@ def test_mla_keeps_one_latent_and_is_not_divided_by_tensor_parallelism() -> None
     assert model.kv_bytes_per_token(tp=8, kv_dtype_bytes=2) == 70272
 
 
+def test_mla_fields_alone_are_enough() -> None:
+    """As the case writes them: no qk_nope_head_dim, no q_lora_rank."""
+    given = {k: v for k, v in MLA.items() if k not in ("qk_nope_head_dim", "q_lora_rank")}
+    model = facts(given, "deepseek_v3")
+    assert model.kv_bytes_per_token(kv_dtype_bytes=2) == 70272
+    assert model.n_parameters > 0
+
+
 def test_hybrid_grows_only_in_its_full_layers_beside_a_constant_state() -> None:
     model = facts(HYBRID, "qwen3_next")
     assert model.kv_bytes_per_token() == 131072

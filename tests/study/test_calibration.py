@@ -13,7 +13,7 @@ from optimizer.errors import UserError
 from optimizer.study.calibration import MAX_STEPS_DOWN, MIN_NOISE, STEP_DOWN, Calibration, Reference
 from optimizer.study.events import Notice, RunFinished
 from optimizer.study.setup import DEFAULTS, SAFE, Setup
-from tests.small_study import bench, calibrator, engine_of, small_setup, with_arguments
+from tests.small_study import SHARED, bench, calibrator, engine_of, small_setup, with_arguments
 
 
 @pytest.fixture(scope="module")
@@ -137,19 +137,9 @@ def test_survives_json(calibration: Calibration) -> None:
 
 
 def test_several_instances_are_measured_against_one_server_and_held_to_the_references_tails(tmp_path: Path) -> None:
-    text = ("tenants:\n  users: {trace: azure-conv}\n", MULTITENANT)
-    setup = small_setup(tmp_path, text, ("measured_requests: 380", "measured_requests: 800"), ("A10G-24", "L40S-48"))
+    setup = small_setup(tmp_path, *SHARED)
     found = calibrator(bench(tmp_path, setup)).calibrate(None)
     assert found.single_server is not None
     assert (found.single_server["saturation_output_tokens_per_s_per_gpu"] or 0) > 0
     assert set(found.targets) == {"chat", "batch"}
     assert all((t.ttft_ms or 0) > 0 and (t.itl_ms or 0) > 0 for t in found.targets.values())
-
-
-MULTITENANT = """\
-sharing: time-slice
-instances: [chat, batch]
-tenants:
-  chat: {instance: chat, trace: azure-conv, share: 0.5}
-  batch: {instance: batch, trace: azure-code, share: 0.5}
-"""

@@ -58,6 +58,16 @@ def test_what_is_not_searched_stays_as_it_runs(tmp_path: Path) -> None:
     assert any("kv_cache_dtype can change the model's answers" in n for n in setup.notices)
 
 
+def test_vllms_defaults_are_its_own_whatever_the_user_runs(tmp_path: Path) -> None:  # case TOOL-16
+    for text in (
+        "no-enable-prefix-caching: true\n",
+        "kv-cache-dtype: fp8\nmax-num-seqs: 64\n",
+        "attention-backend: FLASHINFER\n",
+    ):
+        defaults = arguments(current(tmp_path, text), DEFAULTS)
+        assert set(defaults) == {"max_num_batched_tokens", "max_num_seqs", "max_model_len", "gpu_memory_utilization"}
+
+
 def test_a_typo_is_named_with_what_was_meant(tmp_path: Path) -> None:
     setup = current(tmp_path, "max-num-batched-tokns: 4096\n")
     assert any("did you mean max-num-batched-tokens?" in n for n in setup.notices)

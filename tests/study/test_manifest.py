@@ -58,6 +58,12 @@ def test_trials_workers_and_comments_may_change() -> None:
     ]
 
 
+def test_of_long_lists_only_what_differs_is_shown() -> None:
+    same = tuple(f"steady_some_long_metric_{k} <= {k}" for k in range(9))
+    line = differences(manifest(limits=same), manifest(limits=(*same, "steady_ttft_p99_ms <= 5000")))
+    assert line == ["limits: nothing in the study, steady_ttft_p99_ms <= 5000 now"]
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [

@@ -23,7 +23,7 @@ def make(studies: Path, name: str) -> Path:
     return folder
 
 
-ACCEPTED = ["qwen/7b chat", "../../etc/x", "中文-测试-é", "x" * 200, "CON", "'; drop table trials;--", "Study", "study"]
+ACCEPTED = ["qwen/7b chat", "../../etc/x", "中文-测试-é", "x" * 300, "CON", "'; drop table trials;--", "Study", "study"]
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
@@ -48,7 +48,7 @@ def test_slugs_of_the_case_do_not_collide() -> None:
         ("  ", "empty"),
         ("a\nb", "U+000A at position 2"),
         ("a\x00", "U+0000"),
-        ("x" * 600, "600 characters"),
+        ("x" * 1600, "1600 characters"),
         ("a\u202eb", "U+202E"),
     ],
 )

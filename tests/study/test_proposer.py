@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
+from optimizer.study.constraints import KEY
 from optimizer.study.proposer import Proposer, RandomProposer, TpeProposer, evenly
 from optimizer.study.regions import FailingRegions, Region
 from optimizer.study.untried import Point, SpaceExhausted, nearest_level
@@ -201,6 +202,24 @@ def test_outcomes_without_values_or_with_huge_ones_leave_the_sampler_alive(value
     proposer.tell(proposer.propose(), values, {"limit": float("inf")}, "measured")
     proposer.tell(proposer.propose(), None, {"limit": 0.0}, "stopped")
     assert len(run(proposer, 5, never)) == 5
+
+
+def test_what_never_ran_ranks_behind_what_misses_a_promise_however_far() -> None:
+    """Else a hard promise would draw the search to configurations that do not start."""
+    proposer = TpeProposer(WIDE, DIRECTIONS, 0)
+    measured, died = proposer.propose(), proposer.propose()
+    proposer.tell(measured, measure(measured), {"ttft": 100.0, "itl": 100.0}, "measured")
+    proposer.tell(died, None, {"ttft": 1.0, "itl": 1.0, "boot": 0.1}, "infeasible", "out of memory")
+    told = [t.system_attrs[KEY][0] for t in proposer._study.get_trials(deepcopy=False)]
+    assert 0 < told[0] < told[1]
+
+
+def test_a_point_that_was_only_told_near_a_baseline_may_still_be_proposed() -> None:
+    one = GridSpace({"x": (1, 2)})
+    for proposer in (TpeProposer(one, ("maximize",), 0), RandomProposer(one, 0)):
+        proposer.tell({"x": 1}, (1.0,), {}, "measured")
+        proposer.forget({"x": 1})
+        assert {int(proposer.propose()["x"]) for _ in range(2)} == {1, 2}  # type: ignore[arg-type]
 
 
 def test_baselines_off_the_grid_go_to_the_nearest_level() -> None:
