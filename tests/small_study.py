@@ -50,6 +50,18 @@ space: {memory_knob: kv_cache_memory_bytes, memory_span: 0.15}
 """
 
 
+SHARED = (
+    (
+        "tenants:\n  users: {trace: azure-conv}\n",
+        "instances: [chat, batch]\ntenants:\n  chat: {instance: chat, trace: azure-conv, share: 0.5}\n"
+        "  batch: {instance: batch, trace: azure-code, share: 0.5}\n",
+    ),
+    ("measured_requests: 380", "measured_requests: 800"),
+    ("A10G-24", "L40S-48"),
+)
+"""Changes that make it two servers on one card."""
+
+
 def write_profile(folder: Path, *changes: tuple[str, str], name: str = "small.yaml") -> str:
     """SMALL with texts replaced; the file's path."""
     text = SMALL

@@ -186,7 +186,8 @@ def test_on_a_terminal_the_panel_holds_progress_front_and_the_dashboard() -> Non
     assert HEADER.title in text and f"watch: {HEADER.dashboard_command}" in text
     assert "fast: the sampler [in the region]" in text, "no markup is read from what others wrote"
     assert "the reference does not sustain R" in text
-    for part in ("trials 1/64", "feasible 1/1", "hypervolume 0.121", "about 12 s left", "current front (1)"):
+    assert "[bold]" not in text and "[/" not in text
+    for part in ("trials 1/64", "feasible 1/1", "hypervolume 0.121", "about 12 s of search left", "current front (1)"):
         assert part in text, part
     assert "last: trial 6 broken: the node was lost" in text
     assert "finished: 7 trials" in text
