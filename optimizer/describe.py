@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import asdict
 
 from objectives.hypervolume import Axes
 from optimizer.options import SessionOptions
+from optimizer.profiles.profile import Profile
 from optimizer.reporting.member import FrontMeta
 from optimizer.study.calibration import Calibration
 from optimizer.study.dashboard import About, many_objectives
@@ -37,7 +39,7 @@ def frozen_manifest(options: SessionOptions, setup: Setup, choice: EngineChoice)
         limits=tuple(limits),
         space_fingerprint=setup.space.fingerprint,
         space={p.name: [*map(str, p.values())] for p in setup.space.searched},
-        workload={"traffic": setup.traffic.fingerprint, "load": str(profile.load), "tenants": str(_shares(setup))},
+        workload={"traffic": setup.traffic.fingerprint, "tenants": str(_shares(setup)), **_load_of(profile)},
         model=setup.model.name,
         model_fingerprint=hashlib.sha256(repr(setup.model).encode()).hexdigest()[:12],
         gpu=setup.gpu.name,
@@ -56,6 +58,10 @@ def frozen_manifest(options: SessionOptions, setup: Setup, choice: EngineChoice)
         storage=mask(options.storage or ""),
         versions=package_versions(),
     )
+
+
+def _load_of(profile: Profile) -> dict[str, str]:
+    return {name.replace("_", " "): str(value) for name, value in asdict(profile.load).items()}
 
 
 def _shares(setup: Setup) -> dict[str, float]:

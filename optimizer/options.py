@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from optimizer.deployment.secrets import is_secret_name
 from optimizer.errors import UserError
 from optimizer.study.setup import SetupOptions
 from optimizer.study.traffic import TrafficOptions
@@ -151,10 +152,22 @@ def _pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def _overrides(args: argparse.Namespace) -> tuple[Override, ...]:
+    for flag, texts in (("--set", args.set), ("--choices", args.choices), ("--add", args.add)):
+        for name in (text.partition("=")[0].strip() for text in texts):
+            if is_secret_name(name):
+                raise UserError(
+                    f"{flag} {name}: looks like a secret; give it to vLLM in its environment, not to a study"
+                )
+            if name.rpartition(".")[2] == "model":
+                raise UserError(f"{flag} {name}: checkpoints are compared with --model-variant NAME=DIR")
     try:
-        return parse_overrides(args.set, args.range, args.choices, args.add)
+        found = parse_overrides(args.set, args.range, args.choices, args.add)
     except ValueError as error:
         raise UserError(str(error)) from None
+    knobs = sorted({o.name.rpartition(".")[2] for o in found} & {"kv_cache_memory_bytes", "gpu_memory_utilization"})
+    if len(knobs) > 1:
+        raise UserError(f"{' and '.join(knobs)}: give one of them, never both")
+    return found
 
 
 def _space_file(path: str | None) -> tuple[str, Any]:

@@ -66,8 +66,8 @@ def _row(front: Front, member: FrontMember) -> tuple[str, ...]:
     is_reference = member.trial == front.meta.reference
     changes = [change_text(d) for d in comparison.deltas] if comparison else ["-"] * len(front.meta.objectives)
     cells = [
-        figure(value) if is_reference else f"{figure(value)} ({change})"
-        for value, change in zip(member.values or (), changes, strict=True)
+        _bound(member, objective.metric) + (figure(value) if is_reference else f"{figure(value)} ({change})")
+        for objective, value, change in zip(front.meta.objectives, member.values or (), changes, strict=True)
     ]
     preemptions = (figure(member.metrics.get(name)) for name in (STEADY_PREEMPTIONS, STRESS_PREEMPTIONS))
     free = member.metrics.get(FREE_MEMORY)
@@ -78,7 +78,7 @@ def _row(front: Front, member: FrontMember) -> tuple[str, ...]:
         figure(None if free is None else free / _GIB),
         "yes" if member.is_confirmed else "no" if member.note else "-",
         pick_titles(member, front),
-        _standing(member) if is_reference else f"{_beaten(member)}{verdict_text(comparison)}",
+        _standing(member) if is_reference else _verdict(member, comparison),
     )
 
 
@@ -108,9 +108,16 @@ def _is_tied(pick: str, member: FrontMember, front: Front) -> bool:
     return False
 
 
-def _beaten(member: FrontMember) -> str:
-    """A baseline that is not on the front, by name."""
-    return f"{member.label}: " if member.label else ""
+def _bound(member: FrontMember, metric: str) -> str:
+    """`>= ` before a saturation figure whose queue emptied before any limit was reached: it is a lower bound."""
+    is_low = metric.startswith("saturation_") and member.metrics.get("saturation_running_set_full") == 0
+    return ">= " if is_low else ""
+
+
+def _verdict(member: FrontMember, comparison: Comparison | None) -> str:
+    """A baseline by its name; one that misses a limit is no candidate, however it compares."""
+    name = f"{member.label}: " if member.label else ""
+    return f"{name}{verdict_text(comparison) if member.is_feasible else 'misses a limit'}"
 
 
 def _standing(member: FrontMember) -> str:

@@ -70,7 +70,8 @@ def reason_of(outcome: Outcome, card: Scorecard | None) -> str:
     if card is None or card.is_feasible:
         return ""
     if card.values is None:
-        return "an objective could not be read"
+        found = outcome.findings if isinstance(outcome, Measured) else ()
+        return "an objective could not be read" + (f": {found[0]}" if found else "")
     return missed_text(card.binding[0], card.violations[card.binding[0]])
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from objectives.metric import compute_metrics
 from objectives.objective import Scorecard
 from optimizer.engines.engine import LoadPlan, Placement
+from optimizer.errors import UserError
 from optimizer.study.confirmation import AGAIN_RUNS
 from optimizer.study.judge import UNSUSTAINED, Judge
 from optimizer.study.runs import Runs
@@ -61,8 +62,9 @@ class RateProbe:
     runs: Runs
 
     def figures(self, members: Sequence[tuple[int, Placement]]) -> tuple[RateFigure, ...]:
-        """Every member at 0.5, 1 and 1.2 R."""
-        wanted = [(t, p, k, share) for t, p in members for k, share in enumerate(SHOWN_AT)]
+        """Every member at 0.5, 1 and 1.2 R; a rate that the trace cannot be laid out at is left out."""
+        shown = [(k, share) for k, share in enumerate(SHOWN_AT) if self._is_possible(share * self.rate_per_s)]
+        wanted = [(t, p, k, share) for t, p in members for k, share in shown]
         plans = [self._plan(t, _run_of(k), p, share * self.rate_per_s) for t, p, k, share in wanted]
         share_of = {_run_of(k): share for k, share in enumerate(SHOWN_AT)}
         outcomes = self.runs.carry_out(
@@ -76,6 +78,7 @@ class RateProbe:
         """`members`: (trial, servers, highest rate worth trying). Bisection between R, which holds, and that rate."""
         low = {trial: self.rate_per_s for trial, _, _ in members}
         high = {trial: max(top, self.rate_per_s * 1.05) for trial, _, top in members}
+        high = {trial: top if self._is_possible(top) else self.rate_per_s for trial, top in high.items()}
         is_failed = dict.fromkeys(low, False)
         for step in range(N_BISECTIONS):
             rates = {t: high[t] if step == 0 else math.sqrt(low[t] * high[t]) for t in low}
@@ -108,6 +111,13 @@ class RateProbe:
             low |= {t: rates[t] for t in able if holds[t]}
             high |= {t: rates[t] for t in able if not holds[t]}
         return tuple(Survival(t, low[t], False) for t in able)
+
+    def _is_possible(self, rate_per_s: float) -> bool:
+        try:
+            self.loads(rate_per_s)
+        except UserError:
+            return False
+        return True
 
     def _promise_text(self, rates: Mapping[int, float], plan: TrialPlan, outcome: Outcome) -> str:
         word = "keeps" if self._holds(outcome) else "breaks"

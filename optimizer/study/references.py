@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optimizer.engines.engine import Instance, Placement
+from optimizer.errors import UserError
 from optimizer.profiles.profile import Profile
-from search_spaces.capacity import DEFAULT_UTILIZATION
+from search_spaces.capacity import DEFAULT_UTILIZATION, Capacity
 from search_spaces.config import Config
 from search_spaces.constraint import resolve_defaults
-from search_spaces.hardware import batch_defaults
-from search_spaces.space import SearchSpace, flag_of
+from search_spaces.hardware import GIB, batch_defaults
+from search_spaces.parameter import Value
+from search_spaces.space import KV_SPLIT, SearchSpace, flag_of
 from search_spaces.vllm import default_configs
 
 
@@ -61,3 +63,23 @@ def single_server(profile: Profile, space: SearchSpace, length: int) -> Placemen
         }
     )
     return Placement((Instance("all", config, tuple(t.name for t in profile.tenants)),), "exclusive")
+
+
+def smallest_point(space: SearchSpace) -> dict[str, Value]:
+    """The last resort of a reference: every budget at the low end of what is searched."""
+    return {p.name: p.values()[0] for p in space.searched if flag_of(p.name) != KV_SPLIT}
+
+
+def check_fixed_memory(space: SearchSpace, capacity: Capacity) -> None:
+    """A fixed number of KV bytes that no server of this study can start with is refused now, not trial by trial."""
+    for parameter in space.parameters:
+        values = parameter.values()
+        if flag_of(parameter.name) != "kv_cache_memory_bytes" or len(values) > 1 or not isinstance(values[0], int):
+            continue
+        longest = max(s.max_model_len for s in space.servers)
+        least, most = capacity.model.kv_bytes(longest, space.base_tensor_parallel_size), capacity.optimistic_bytes
+        if not least <= values[0] <= most:
+            raise UserError(
+                f"kv_cache_memory_bytes {values[0]}: one request of {longest} tokens needs {least / GIB:.2f} GiB and"
+                f" {most / GIB:.2f} GiB can be there at most"
+            )

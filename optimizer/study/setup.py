@@ -22,7 +22,7 @@ from optimizer.profiles.loader import load_profile
 from optimizer.profiles.profile import Profile, RelativeLimit
 from optimizer.study.calibration import Reference
 from optimizer.study.current import assemble_current, check_gpus, hold_current, on_load, read_currents
-from optimizer.study.references import defaults_of, distinct, single_server
+from optimizer.study.references import check_fixed_memory, defaults_of, distinct, single_server, smallest_point
 from optimizer.study.traffic import Traffic, TrafficOptions, prepare_traffic
 from search_spaces.adjust import apply_overrides
 from search_spaces.capacity import Capacity, solve_capacity
@@ -38,7 +38,7 @@ from search_spaces.vllm import serving_space
 
 T = TypeVar("T")
 IntArray = NDArray[np.int32]
-CURRENT, DEFAULTS, SAFE = "current", "vLLM defaults", "safe"
+CURRENT, DEFAULTS, SAFE, SMALLEST = "current", "vLLM defaults", "safe", "smallest"
 MAX_TRIALS = 100_000
 SATURATION_TURNS = 3
 """The saturation load holds at least this many times the requests that run at once."""
@@ -129,6 +129,8 @@ def prepare(options: SetupOptions) -> Setup:
     current = assemble_current(read, length)
     defaults = placement_of(profile, defaults_of(space))
     safe = placement_of(profile, _safe_configs(space))
+    smallest = placement_of(profile, space.configs(space.complete(smallest_point(space)) | space.fixed))
+    check_fixed_memory(space, capacity)
     placements = [(CURRENT, placement_of(profile, current.configs))] if current else []
     placements += [(DEFAULTS, defaults)]
     baselines = distinct(placements if len(placements) > 1 else [*placements, (SAFE, safe)], space)
@@ -140,7 +142,9 @@ def prepare(options: SetupOptions) -> Setup:
         traffic=traffic,
         capacity=capacity,
         space=space,
-        references=tuple(Reference(n, p) for n, p in distinct([*placements, (SAFE, safe)], space)),
+        references=tuple(
+            Reference(n, p) for n, p in distinct([*placements, (SAFE, safe), (SMALLEST, smallest)], space)
+        ),
         baselines=tuple((n, p, point_of(space, _configs(p)).point) for n, p in baselines),
         single_server=single_server(profile, space, length),
         promised=promised,

@@ -17,7 +17,7 @@ from optimizer.errors import UserError
 from optimizer.workload.prefix import common_ids, families
 from optimizer.workload.trace import Trace
 
-MAX_FACTOR = 1000
+MAX_FACTOR = 10_000
 """Superposing more copies of a trace than this leaves nothing of its pattern."""
 _MAX_ROWS = 20_000_000
 
@@ -59,7 +59,8 @@ def at_rate(trace: Trace, rate_per_s: float, *, n_requests: int, seed: int, sque
     factor = 1.0 if abs(factor - 1.0) < 1e-9 else factor
     if factor > MAX_FACTOR:
         raise UserError(
-            f"rate {rate_per_s:g} req/s is {factor:,.0f} x the trace's {recorded:.3g}; at most {MAX_FACTOR} x"
+            f"rate {rate_per_s:g} req/s is {factor:,.0f} x the trace's {recorded:.3g}; at most {MAX_FACTOR} x:"
+            " give a lower --rate, or --rate recorded"
         )
     n_passes = math.ceil(n_requests / (len(trace) * factor) - 1e-9)
     while True:

@@ -5,6 +5,7 @@ Each is a function of (window, rate, seed) alone: every trial of a study replays
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from objectives.measurement import Load
 from optimizer.errors import UserError
-from optimizer.workload.arrivals import Retimed, assemble, at_rate
+from optimizer.workload.arrivals import MAX_FACTOR, Retimed, assemble, at_rate
 from optimizer.workload.trace import Trace
 from optimizer.workload.window import (
     busiest,
@@ -138,7 +139,8 @@ def stress(
 
 
 def stress_rates(recorded: Trace, rate_per_s: float) -> dict[int, float]:
-    """tenant index -> its stress rate: its busiest 10 s over the whole workload's mean, times the rate."""
+    """tenant index -> its stress rate: its busiest 10 s over the whole workload's mean, times the rate, as far as its
+    trace can be laid out."""
     mean = recorded.rate_per_s
     rates = {}
     for tenant in np.unique(recorded.tenant):
@@ -146,7 +148,8 @@ def stress_rates(recorded: Trace, rate_per_s: float) -> dict[int, float]:
         share = len(own) / len(recorded)
         is_long_enough = mean is not None and recorded.span_s >= PEAK_SECONDS
         peak = busiest(own, PEAK_SECONDS)[1] / PEAK_SECONDS / mean if mean and is_long_enough else share
-        rates[int(tenant)] = max(peak, share) * rate_per_s
+        most = MAX_FACTOR * (own.rate_per_s or math.inf)
+        rates[int(tenant)] = min(max(peak, share) * rate_per_s, most)
     return rates
 
 

@@ -39,7 +39,7 @@ def refused(ran: Ran, *parts: str, code: int = 2) -> None:
         (["--storage", "nosuch"], ["--storage 'nosuch': not a storage URL; e.g. sqlite:///study.db"]),
         (["--storage", "foo://bar"], ["--storage foo://bar: not a storage URL that Optuna knows"]),
         (["--storage", "sqlite:////nonexistent/x.db"], ["the folder /nonexistent does not exist; make it first"]),
-        (["--rate", "1e9"], ["--rate: rate 1e+09 req/s is 192,461,514 x the trace's 5.2; at most 1000 x"]),
+        (["--rate", "1e9"], ["--rate: rate 1e+09 req/s is 192,461,514 x the trace's 5.2; at most 10000 x"]),
         (["--slo", "ttft_p99_ms<=500ms"], ["--slo: SLO 'ttft_p99_ms<=500ms': '500ms' is not a number"]),
         (["--set", "gpu_memory_utilization=0,9"], ["--set gpu_memory_utilization: '0,9' is not allowed (write 0.9"]),
         (["--set", "gpu_memory_utilization=90"], ["'90' is not allowed (a share: write 0.9 for 90 %); allowed: a number"]),

@@ -10,7 +10,7 @@ import pytest
 
 from optimizer.errors import UserError
 from optimizer.profiles.loader import SHIPPED
-from optimizer.study.setup import CURRENT, DEFAULTS, SAFE, Setup, SetupOptions, prepare
+from optimizer.study.setup import CURRENT, DEFAULTS, SAFE, SMALLEST, Setup, SetupOptions, prepare
 from optimizer.study.traffic import TrafficOptions
 from search_spaces.constraint import check_config
 from search_spaces.overrides import parse_overrides
@@ -31,7 +31,7 @@ def current(folder: Path, text: str, **options: object) -> Setup:
 def test_every_shipped_profile_is_set_up_within_its_own_card(profile: str) -> None:
     setup = prepare(SetupOptions(profile=profile))
     assert names(setup) == [DEFAULTS, SAFE]
-    assert [r.name for r in setup.references] == [DEFAULTS, SAFE]
+    assert [r.name for r in setup.references] == [DEFAULTS, SAFE, SMALLEST]
     for _, placement, _ in setup.baselines:
         for instance in placement.instances:
             assert check_config(dict(instance.config), setup.model, gpu=setup.gpu) == []
@@ -51,7 +51,7 @@ def test_without_a_current_configuration_the_safe_one_is_the_second_baseline(tmp
 def test_the_current_configuration_is_trial_0_as_it_is_and_the_defaults_trial_1(tmp_path: Path) -> None:
     setup = current(tmp_path, "model: meta-llama/Llama-3.1-8B\nmax-num-seqs: 48\ngpu-memory-utilization: 0.9\n")
     assert names(setup) == [CURRENT, DEFAULTS]
-    assert [r.name for r in setup.references] == [CURRENT, DEFAULTS, SAFE]
+    assert [r.name for r in setup.references] == [CURRENT, DEFAULTS, SAFE, SMALLEST]
     config = dict(setup.baselines[0][1].instances[0].config)
     length = config.pop("max_model_len")
     assert config == {"max_num_seqs": 48, "gpu_memory_utilization": 0.9} and length >= 14_089

@@ -177,7 +177,7 @@ def test_what_decides_the_rows_decides_the_fingerprint(profile: Profile, tmp_pat
 
 
 def test_a_load_that_cannot_be_laid_out_is_refused(profile: Profile) -> None:
-    with pytest.raises(UserError, match="at most 1000 x"):
+    with pytest.raises(UserError, match="at most 10000 x"):
         prepared(profile).loads(1e9, ("steady",))
     huge = replace(prepared(profile), spec=replace(profile.load, measured_requests=30_000_000))
     with pytest.raises(UserError, match="at most 20,000,000 can be laid out"):
