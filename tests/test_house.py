@@ -18,7 +18,7 @@ FOREIGN = ("tests/cases/", "bench/data/", "optimizer/workload/data/", "LICENSE")
 FORBIDDEN_WORDS = {"Manager", "Handler", "Helper", "Helpers", "Util", "Utils", "Common", "Base"}
 OPEN_ENDS = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 WORKPLACE = re.compile(
-    r"(?<![\w.:$}~*-])/(?:work|home|root|Users|farm)/|\.\./shared/|\bshared/(?:facts|cases|measured|oracle)\b"
+    r"(?<![\w.:$}~*-])/(?:home|root|Users|mnt|srv)/"
 )
 
 
