@@ -77,6 +77,7 @@ def run_session(args: argparse.Namespace) -> int:
                 finally:
                     session.close()
         except KeyboardInterrupt:
+            study.forgive_running()
             print(f"interrupted; nothing recorded is lost, go on with: {study.resume_command}", file=sys.stderr)
             return INTERRUPTED
 

@@ -17,9 +17,7 @@ FOREIGN = ("tests/cases/", "bench/data/", "optimizer/workload/data/", "LICENSE")
 
 FORBIDDEN_WORDS = {"Manager", "Handler", "Helper", "Helpers", "Util", "Utils", "Common", "Base"}
 OPEN_ENDS = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
-WORKPLACE = re.compile(
-    r"(?<![\w.:$}~*-])/(?:home|root|Users|mnt|srv)/"
-)
+WORKPLACE = re.compile(r"(?<![\w.:$}~*-])/(?:home|root|Users|mnt|srv)/")
 
 
 def files() -> list[Path]:

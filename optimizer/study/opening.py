@@ -122,6 +122,11 @@ class OpenStudy:
         is_started = bool(self.manifest.calibration) or self.folder.database.exists()
         return not is_started and (is_input_at_fault or not any(self.folder.path.glob("runs/*")))
 
+    def forgive_running(self) -> None:
+        """The user stopped the run on purpose (Ctrl-C)."""
+        for record in self._records:
+            record.forgive_running()
+
     def close(self) -> None:
         for record in self._records:
             record.close_storage()

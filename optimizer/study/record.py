@@ -184,6 +184,11 @@ class StudyRecord:
             adopted.append(self.trial(trial.number))
         return tuple(adopted)
 
+    def forgive_running(self) -> None:
+        """The user stops the driver on purpose: trials that run now are not counted as lost by it."""
+        for trial in self._do(lambda: self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))):
+            self._write_attributes(trial, {N_LOST: trial.user_attrs.get(N_LOST, 0) - 1})
+
     def set_attribute(self, name: str, value: Any) -> None:
         """A user attribute of the study, shown by the dashboard."""
         self._do(lambda: self.study.set_user_attr(name, json_safe(value)))

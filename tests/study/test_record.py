@@ -163,6 +163,19 @@ def test_running_trials_are_adopted_under_their_number_and_at_last_closed(tmp_pa
     record.close_storage()
 
 
+def test_a_driver_stopped_on_purpose_loses_no_trial(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    record = StudyRecord.open(url, "s", terms())
+    number = record.open_trial(PARAMETERS, point={"x": 1})
+    for _ in range(MAX_LOST + 2):
+        record.forgive_running()
+        record.close_storage()
+        record = StudyRecord.open(url, "s", terms())
+        (adopted,) = record.adopt_running()
+        assert adopted.number == number and adopted.n_lost <= 0
+    record.close_storage()
+
+
 def test_an_adopted_trial_takes_its_true_result(record: StudyRecord) -> None:
     number = record.open_trial(PARAMETERS)
     record.adopt_running()
