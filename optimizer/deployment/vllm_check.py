@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,10 @@ def check_with_vllm(python: str, files: Mapping[Path, Deployment]) -> tuple[Chec
     return tuple(_compare(path, files[path], result) for path, result in zip(paths, parsed, strict=True))
 
 
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""With these vLLM looks for the model's files while it parses; only arguments are checked here, nothing is fetched."""
+
+
 def parse_with_vllm(python: str, argument_lists: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
     """For each list of words after `vllm`: {"values": name -> value} or {"error": text}."""
     child = str(Path(vllm_dry_parse.__file__).resolve())
@@ -54,6 +59,7 @@ def parse_with_vllm(python: str, argument_lists: Sequence[Sequence[str]]) -> lis
             text=True,
             timeout=TIMEOUT_S,
             check=False,
+            env={k: v for k, v in os.environ.items() if k not in OFFLINE},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"--vllm-python {python}: cannot be run: {error}") from None
