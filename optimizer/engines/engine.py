@@ -66,7 +66,6 @@ class LoadPlan:
     """The phase is cut this long after time 0; what is unanswered then is recorded as a time-out."""
     max_context_tokens: int = 0
     """Largest prompt + output in the trace (0: unknown)."""
-    is_isolated: bool = False
 
 
 @dataclass(frozen=True)
