@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from objectives.measurement import LOADS, EngineSample, PhaseMeasurement
+from objectives.measurement import LOADS
 from optimizer.cluster.inline import InlineExecutor
 from optimizer.engines.build import EngineSpec, SimulatedEngineSpec
-from optimizer.engines.engine import BootReport, Engine, LoadPlan, Placement
+from optimizer.engines.engine import BootReport, Engine, Placement
 from optimizer.engines.simulator.engine import SimulatorSpec
 from optimizer.errors import EngineFailed
 from optimizer.study.calibration import Calibration, Calibrator
@@ -26,6 +26,7 @@ from optimizer.study.runs import Runs
 from optimizer.study.setup import Setup, SetupOptions, prepare
 from optimizer.trial import TrialPlan
 from search_spaces.parameter import Value
+from tests.forwarding_engine import ForwardingEngine
 
 SMALL = """\
 name: small
@@ -98,17 +99,11 @@ class MoodyEngineSpec:
         return MoodyEngine(self)
 
 
-class MoodyEngine:
-    is_simulated = True
-
+class MoodyEngine(ForwardingEngine):
     def __init__(self, spec: MoodyEngineSpec) -> None:
+        super().__init__(spec.inner.build())
         self._spec = spec
-        self._inner = spec.inner.build()
         self._n_left = spec.n_broken
-
-    @property
-    def identity(self) -> str:
-        return self._inner.identity
 
     def boot(self, placement: Placement, seed: int) -> BootReport:
         seqs = placement.instances[0].config.get("max_num_seqs")
@@ -117,22 +112,7 @@ class MoodyEngine:
             raise EngineFailed("port", "boot", "port 8000 is taken", is_config_fault=False)
         if seqs in self._spec.refused:
             raise EngineFailed("kv_capacity", "boot", f"max_num_seqs {seqs} does not fit", is_config_fault=True)
-        return self._inner.boot(placement, seed)
-
-    def configure(self, placement: Placement) -> None:
-        self._inner.configure(placement)
-
-    def reset(self) -> None:
-        self._inner.reset()
-
-    def replay(self, plan: LoadPlan) -> PhaseMeasurement:
-        return self._inner.replay(plan)
-
-    def sample(self) -> tuple[EngineSample, ...]:
-        return self._inner.sample()
-
-    def stop(self) -> None:
-        self._inner.stop()
+        return super().boot(placement, seed)
 
 
 @dataclass

@@ -11,10 +11,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from objectives.measurement import EngineSample, PhaseMeasurement
 from optimizer.engines.build import SimulatedEngineSpec
-from optimizer.engines.engine import BootReport, Engine, LoadPlan, Placement
+from optimizer.engines.engine import BootReport, Engine, Placement
 from optimizer.errors import EngineFailed
+from tests.forwarding_engine import ForwardingEngine
 
 HEAVY = ("optuna", "pandas", "plotly", "rich", "torch", "vllm")
 
@@ -35,16 +35,10 @@ class FaultyEngineSpec:
         return FaultyEngine(self.simulator.build(), self.stop_file)
 
 
-class FaultyEngine:
-    is_simulated = True
-
+class FaultyEngine(ForwardingEngine):
     def __init__(self, inner: Engine, stop_file: str) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._stop_file = stop_file
-
-    @property
-    def identity(self) -> str:
-        return self._inner.identity
 
     def boot(self, placement: Placement, seed: int) -> BootReport:
         fault = placement.instances[0].name
@@ -65,22 +59,10 @@ class FaultyEngine:
             raise EngineFailed(
                 "modules", None, f"loaded {loaded}, threads {os.environ.get('OMP_NUM_THREADS')}", is_config_fault=True
             )
-        return self._inner.boot(placement, seed)
-
-    def configure(self, placement: Placement) -> None:
-        self._inner.configure(placement)
-
-    def reset(self) -> None:
-        self._inner.reset()
-
-    def replay(self, plan: LoadPlan) -> PhaseMeasurement:
-        return self._inner.replay(plan)
-
-    def sample(self) -> tuple[EngineSample, ...]:
-        return self._inner.sample()
+        return super().boot(placement, seed)
 
     def stop(self) -> None:
-        self._inner.stop()
+        super().stop()
         if self._stop_file:
             with Path(self._stop_file).open("a") as file:
                 file.write(f"{os.getpid()}\n")

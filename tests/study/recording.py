@@ -7,6 +7,7 @@ from pathlib import Path
 from objectives.measurement import Measurement
 from objectives.objective import MISSING_VIOLATION, Objective, Scorecard
 from optimizer.study.distributions import standing_distributions
+from optimizer.study.record import StudyRecord
 from optimizer.study.terms import Terms
 from optimizer.trial import Broken, Infeasible, Measured, Stopped
 
@@ -31,6 +32,13 @@ def card(values: tuple[float, ...] | None = (1000.0, 200.0, 20.0), **missed: flo
     violations = dict.fromkeys(CONSTRAINTS, -0.5 if values is not None else MISSING_VIOLATION)
     violations |= {CONSTRAINTS[0] if name == "preemptions" else name: v for name, v in missed.items()}
     return Scorecard(values, violations, {"steady_ttft_p99_ms": values[1] if values else None})
+
+
+def add(record: StudyRecord, values: tuple[float, ...] | None = (1000.0, 200.0, 20.0), **missed: float) -> int:
+    """A measured trial, opened and closed; its number."""
+    number = record.open_trial(PARAMETERS)
+    record.close(number, MEASURED, card(values, **missed))
+    return number
 
 
 def terms(**changes: object) -> Terms:

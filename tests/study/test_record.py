@@ -27,16 +27,11 @@ from tests.study.recording import (
     OBJECTIVES,
     PARAMETERS,
     STOPPED,
+    add,
     card,
     terms,
     url_of,
 )
-
-
-def add(record: StudyRecord, values: tuple[float, ...] | None = (1000.0, 200.0, 20.0), **missed: float) -> int:
-    number = record.open_trial(PARAMETERS)
-    record.close(number, MEASURED, card(values, **missed))
-    return number
 
 
 def test_a_trial_is_recorded_with_the_very_arguments(record: StudyRecord) -> None:

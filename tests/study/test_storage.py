@@ -20,17 +20,11 @@ from optimizer.study.record import StudyRecord
 from optimizer.study.storage import check_storage_url, mask, network_file_system, open_storage, retrying
 from tests.study.recording import (
     MEASURED,
-    PARAMETERS,
+    add,
     card,
     terms,
     url_of,
 )
-
-
-def add(record: StudyRecord, values: tuple[float, ...] | None = (1000.0, 200.0, 20.0), **missed: float) -> int:
-    number = record.open_trial(PARAMETERS)
-    record.close(number, MEASURED, card(values, **missed))
-    return number
 
 
 def test_passwords_never_show() -> None:
