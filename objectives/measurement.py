@@ -103,6 +103,65 @@ class EngineCounters:
     prompt_tokens: float | None = None
     cached_prompt_tokens: float | None = None
     n_steps: float | None = None
+    generation_tokens: float | None = None
+    n_finished: float | None = None
+    prefix_queries_tokens: float | None = None
+    prefix_hits_tokens: float | None = None
+    ttft_mean_s: float | None = None
+    """The server's own mean (sum / count of its histogram), for comparison with the client's."""
+    queue_mean_s: float | None = None
+    prefill_mean_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """One process of a server, or of our client, in the second before `time_s`."""
+
+    time_s: float
+    instance: str
+    """The server's; empty for our client."""
+    role: str
+    """`api_server`, `engine_core`, `worker`, `client`, `other`."""
+    pid: int
+    cores: float
+    """Cores' worth of CPU time used, e.g. 1.0 for one busy core."""
+    busiest_thread_cores: float | None
+    rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSample:
+    """One reading of a GPU (or, without one, of the host's memory). None means unread."""
+
+    time_s: float
+    device: str
+    """GPU UUID, or `host`."""
+    used_bytes: int | None
+    free_bytes: int | None
+    kernel_resident_share: float | None = None
+    """NVML's "utilisation": the share of time in which any kernel was resident. It does not say how busy the GPU is."""
+    sm_clock_mhz: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    foreign_pids: tuple[int, ...] = ()
+    """Processes on the device that are not ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReport:
+    """How well the load generator kept up. Lags in milliseconds."""
+
+    n_processes: int
+    send_lag_p99_ms: float | None
+    """Lateness of sends against their scheduled times."""
+    read_lag_p99_ms: float | None
+    """Lateness of the event loops: how long a readable message may have waited."""
+    cores: float | None
+    """CPU time of the busiest client process over wall time."""
+    n_messages: int
+    fault: str | None = None
+    """Why the client's figures cannot be trusted; None if it kept up."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +189,10 @@ class PhaseMeasurement:
     """Saturation only: False when the queue emptied before any limit was reached (throughput is then a lower bound)."""
     cut_reason: str | None = None
     """Why the phase ended before every request was answered; None if it drained."""
+    processes: tuple[ProcessSample, ...] = ()
+    devices: tuple[DeviceSample, ...] = ()
+    client: ClientReport | None = None
+    """None on the simulator, which has no client."""
 
     @property
     def tenants(self) -> tuple[str, ...]:

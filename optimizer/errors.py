@@ -9,6 +9,8 @@ OptimizerError
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 
 class OptimizerError(Exception):
     """Base of all errors raised on purpose. `str(error)` is one line fit to print."""
@@ -39,7 +41,15 @@ class EngineFailed(OptimizerError):
     the machine's (retried)."""
 
     def __init__(
-        self, kind: str, phase: str | None, cause: str, *, is_config_fault: bool, violation: float = 1.0
+        self,
+        kind: str,
+        phase: str | None,
+        cause: str,
+        *,
+        is_config_fault: bool,
+        violation: float = 1.0,
+        evidence: Sequence[str] = (),
+        bounds: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(f"{kind} ({phase or 'unknown phase'}): {cause}")
         self.kind = kind
@@ -47,3 +57,7 @@ class EngineFailed(OptimizerError):
         self.cause = cause
         self.is_config_fault = is_config_fault
         self.violation = violation
+        self.evidence = tuple(evidence)
+        """The lines of the log that say so, in order."""
+        self.bounds = dict(bounds or {})
+        """What the engine itself said would fit, e.g. {"max_model_len_at_most": 74688}; see `diagnosis.failure`."""

@@ -81,6 +81,10 @@ class Infeasible(Outcome):
     cause: str
     violation: float = 1.0
     """> 0, larger is worse."""
+    evidence: tuple[str, ...] = ()
+    """Lines of the engine's log that say so."""
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    """What the engine itself said would fit; narrows the search."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +92,9 @@ class Broken(Outcome):
     """Our fault or the machine's. Retried, then FAIL; never held against the configuration."""
 
     cause: str
+    kind: str = ""
+    """The engine's verdict (`port`, `neighbour`, `hang`, `client`, ...); empty for an error of our own."""
+    evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,9 +210,16 @@ def _stop(rule: StopRule | None, phase: PhaseMeasurement, so_far: Measurement) -
 
 def _failed(error: EngineFailed, phase: str | None) -> Outcome:
     if not error.is_config_fault:
-        return Broken(cause=one_line(error))
+        return Broken(cause=one_line(error), kind=error.kind, evidence=error.evidence)
     violation = error.violation if math.isfinite(error.violation) and error.violation > 0 else 1.0
-    return Infeasible(kind=error.kind, phase=error.phase or phase, cause=one_line(error.cause), violation=violation)
+    return Infeasible(
+        kind=error.kind,
+        phase=error.phase or phase,
+        cause=one_line(error.cause),
+        violation=violation,
+        evidence=error.evidence,
+        bounds=error.bounds,
+    )
 
 
 def one_line(error: Exception | str) -> str:

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import psutil
 
-from optimizer.cluster.processes import end_all, existing, is_alive, session_of, stamped, wait_until_ended
 from optimizer.cluster.supervisor import END_WITHIN_S, OWNER_FILE
 from optimizer.errors import Unavailable
 from optimizer.identity import ROOT
+from optimizer.processes import end_all, existing, is_alive, session_of, stamped, wait_until_ended
 
 DIRECTORY_PREFIX = "vco-ray-"
 STAMP = "VCO_RAY_DIRECTORY"

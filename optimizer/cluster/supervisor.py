@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from optimizer.cluster.processes import adopt_orphans, collect_zombies, end_all, session_of
+from optimizer.processes import adopt_orphans, collect_zombies, end_all, session_of
 
 END_WITHIN_S = 20.0
 OWNER_FILE = "owner.pid"

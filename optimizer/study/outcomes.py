@@ -21,8 +21,8 @@ _KINDS: dict[str, type[Outcome]] = {
 }
 _OWN_FIELDS = {
     "measured": ("findings",),
-    "infeasible": ("kind", "phase", "cause", "violation"),
-    "broken": ("cause",),
+    "infeasible": ("kind", "phase", "cause", "violation", "evidence", "bounds"),
+    "broken": ("cause", "kind", "evidence"),
     "stopped": ("bound", "violation", "reason"),
 }
 
@@ -61,7 +61,9 @@ def read_outcome(folder: Path) -> Outcome:
     """The outcome as it was written; times to 0.1 µs, facts of the boot as JSON gave them back."""
     body = json.loads((folder / "outcome.json").read_text("utf-8"))
     name = body["outcome"]
-    fields: dict[str, Any] = {field: body[field] for field in _OWN_FIELDS[name]}
+    fields: dict[str, Any] = {field: body[field] for field in _OWN_FIELDS[name] if field in body}
+    if "evidence" in fields:
+        fields["evidence"] = tuple(fields["evidence"])
     fields |= {key: body[key] for key in ("engine_seconds", "wall_s", "worker")}
     fields["boot"] = None if body["boot"] is None else BootReport(**body["boot"])
     if name == "measured":

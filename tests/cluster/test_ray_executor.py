@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from optimizer.cluster.executor import Finished
-from optimizer.cluster.processes import is_alive
 from optimizer.cluster.ray_executor import RayExecutor
 from optimizer.cluster.slots import GpuClass, n_usable_cores
 from optimizer.cluster.supervision import LocalRay, local_environment
@@ -21,6 +20,7 @@ from optimizer.engines.build import SimulatedEngineSpec
 from optimizer.engines.engine import Engine, Instance, LoadPlan, Placement
 from optimizer.engines.simulator.engine import SimulatorSpec
 from optimizer.errors import OptimizerError, Unavailable, UserError
+from optimizer.processes import is_alive
 from optimizer.trial import Broken, Measured, TrialPlan
 from optimizer.workload.trace import Trace
 from search_spaces.config import Config

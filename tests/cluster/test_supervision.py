@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from optimizer.cluster.processes import end_all, is_alive, session_of, wait_until_ended
 from optimizer.cluster.supervision import LocalRay, daemon_environment, short_temp_dir, sweep_leftovers
 from optimizer.identity import ROOT
+from optimizer.processes import end_all, is_alive, session_of, wait_until_ended
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -17,12 +17,12 @@ import pytest
 
 from optimizer.cluster.executor import Executor
 from optimizer.cluster.inline import InlineExecutor
-from optimizer.cluster.processes import wait_until_ended
 from optimizer.cluster.ray_executor import RayExecutor
 from optimizer.engines.build import SimulatedEngineSpec
 from optimizer.engines.engine import Instance, LoadPlan, Placement
 from optimizer.engines.simulator.engine import SimulatorSpec
 from optimizer.errors import Unavailable
+from optimizer.processes import wait_until_ended
 from optimizer.trial import Broken, Infeasible, Measured, Outcome, TrialPlan
 from optimizer.workload.trace import Trace
 from search_spaces.config import Config
