@@ -1,0 +1,99 @@
+"""Whether the client kept up, and how many processes it takes. A client that did not measures itself.
+
+Send lag: how late requests went out; it stands in every latency, because these begin at the scheduled arrival. Read
+lag: how late the event loop was; it stands in every time of a message, and gaps hide it when all streams wait alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+SEND_LAG_MS = 50.0
+"""P99. A lag of the size of a fast TTFT would be the measurement; quiet machines show 1 to 5 ms."""
+BURST_MS = 1.0
+"""Allowed on top for each request of one process that is due in the same BURST_WINDOW_S: they leave one by one, a
+connection and a body each, in about 0.3 ms."""
+BURST_WINDOW_S = 0.05
+READ_LAG_MS = 50.0
+"""P99, as for sends. The loop itself needs a few ms at its rated load; the kernel's time slices add some."""
+BUSY_CORES = 0.95
+"""A process that computes all the time answers late, however its lag was sampled."""
+ACHIEVED_SHARE = 0.95
+"""Of the offered rate; below it the load was another one."""
+KNOWN_SHARE, KNOWN_SLACK = 0.8, 8
+"""The server's running and waiting requests against the client's open ones, which it hears of a moment later."""
+MESSAGES_PER_PROCESS_PER_S = 15_000.0
+"""Half of what one process can read (bench/replay_client.py): the other half is for bursts and slower cores."""
+
+
+@dataclass(frozen=True)
+class ClientFigures:
+    """What the judgement rests on. None: not known, or it means nothing for this load."""
+
+    offered_per_s: float | None = None
+    sent_per_s: float | None = None
+    send_lag_p99_ms: float | None = None
+    largest_burst: int = 1
+    """Most requests that one process had to send within BURST_WINDOW_S."""
+    read_lag_p99_ms: float | None = None
+    cores: float | None = None
+    n_refused_sockets: int = 0
+    n_open: int | None = None
+    """Requests in flight as the client sees it, at the same time as `n_known`."""
+    n_known: int | None = None
+    """Running and waiting on the server."""
+
+
+def client_fault(figures: ClientFigures) -> str | None:
+    """Why the client's figures cannot be trusted, in one sentence; None if it kept up."""
+    checks = (_sockets(figures), _cores(figures), _reads(figures), _sends(figures), _rate(figures), _known(figures))
+    return next(filter(None, checks), None)
+
+
+def processes_for(messages_per_s: float, n_cores: int) -> int:
+    """Client processes for a predicted rate of messages: at least one, at most one a core."""
+    wanted = math.ceil(max(messages_per_s, 0.0) / MESSAGES_PER_PROCESS_PER_S)
+    return max(1, min(wanted, n_cores))
+
+
+def _sockets(f: ClientFigures) -> str | None:
+    if f.n_refused_sockets == 0:
+        return None
+    return (
+        f"the client's limit on open files refused {f.n_refused_sockets} connections; raise the hard limit (ulimit -Hn)"
+    )
+
+
+def _cores(f: ClientFigures) -> str | None:
+    if f.cores is None or f.cores <= BUSY_CORES:
+        return None
+    return f"a client process was busy all the time ({f.cores:.2f} cores): give it more processes or free cores"
+
+
+def _reads(f: ClientFigures) -> str | None:
+    if f.read_lag_p99_ms is None or f.read_lag_p99_ms <= READ_LAG_MS:
+        return None
+    return (
+        f"the client read late: P99 {f.read_lag_p99_ms:.0f} ms, at most {READ_LAG_MS:.0f} ms are allowed; "
+        "give it more processes or cores of its own"
+    )
+
+
+def _sends(f: ClientFigures) -> str | None:
+    allowed_ms = SEND_LAG_MS + BURST_MS * (f.largest_burst - 1)
+    if f.send_lag_p99_ms is None or f.send_lag_p99_ms <= allowed_ms:
+        return None
+    return f"the client sent late: P99 {f.send_lag_p99_ms:.0f} ms, at most {allowed_ms:.0f} ms are allowed"
+
+
+def _rate(f: ClientFigures) -> str | None:
+    if not f.offered_per_s or f.sent_per_s is None or f.sent_per_s >= ACHIEVED_SHARE * f.offered_per_s:
+        return None
+    return f"the client sent {f.sent_per_s:.3g} requests per second of the {f.offered_per_s:.3g} it was to send"
+
+
+def _known(f: ClientFigures) -> str | None:
+    if f.n_open is None or f.n_known is None or f.n_known >= KNOWN_SHARE * f.n_open - KNOWN_SLACK:
+        return None
+    return f"the server knew of {f.n_known} requests when the client had {f.n_open} open"
