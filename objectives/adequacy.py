@@ -1,4 +1,5 @@
-"""Is there enough to measure? Tails that the sample cannot carry are named and computed as P95, or refused.
+"""Is there enough to measure? Tails that the sample cannot carry are named and computed as P95, or refused; where a
+run is only a smoke test, as what they then are: the max of n.
 
 Decided once, from the frozen window, for a whole study: every trial replays that window, so every trial is held to
 the same percentile.
@@ -40,14 +41,17 @@ def tail_percent(n: int) -> int | None:
     return 99 if n >= MIN_N_P99 else 95 if n >= MIN_N_P95 else None
 
 
-def adapt(objectives: Sequence[Objective], limits: Sequence[Limit], sizes: SampleSizes) -> Adequate:
-    """Rename P99 figures of the steady load to P95 where the window is too small.
+def adapt(
+    objectives: Sequence[Objective], limits: Sequence[Limit], sizes: SampleSizes, *, is_max_allowed: bool = False
+) -> Adequate:
+    """Rename P99 figures of the steady load to P95 where the window is too small; where it is too small for that as
+    well and `is_max_allowed`, to the max of n.
 
     Raises ValueError for an objective that the window cannot measure at all (no request has a second token, or fewer
     than 72 samples). A limit that cannot be is left as it is: it will be missed, as unknown is not met."""
     notes: dict[str, None] = {}
-    names = {m: _adapt_name(m, sizes, notes, is_objective=True) for m in (o.metric for o in objectives)}
-    bounds = {m: _adapt_name(m, sizes, notes, is_objective=False) for m in (x.metric for x in limits)}
+    names = {m: _adapt_name(m, sizes, notes, True, is_max_allowed) for m in (o.metric for o in objectives)}
+    bounds = {m: _adapt_name(m, sizes, notes, False, is_max_allowed) for m in (x.metric for x in limits)}
     return Adequate(
         tuple(replace(o, metric=names[o.metric]) for o in objectives),
         tuple(replace(x, metric=bounds[x.metric]) for x in limits),
@@ -55,19 +59,23 @@ def adapt(objectives: Sequence[Objective], limits: Sequence[Limit], sizes: Sampl
     )
 
 
-def _adapt_name(metric: str, sizes: SampleSizes, notes: dict[str, None], *, is_objective: bool) -> str:
+def _adapt_name(
+    metric: str, sizes: SampleSizes, notes: dict[str, None], is_objective: bool, is_max_allowed: bool
+) -> str:
     tenant, _, name = metric.rpartition(":")
     n = _n_samples(name, tenant, sizes)
     if n is None:
         return metric
     percent = tail_percent(n)
-    if percent is None and is_objective:
+    is_max = percent is None and is_max_allowed and n > 0
+    if percent is None and is_objective and not is_max:
         raise ValueError(_too_small(metric, n))
-    small = _as_p95(name)
+    small = _as_part(name, "max" if is_max else "p95")
     if percent == 99 or small not in METRICS:
         return metric
     renamed = f"{tenant}:{small}" if tenant else small
-    notes[f"{metric}: n = {n} is below {MIN_N_P99}, so it is called and computed as {renamed}"] = None
+    least, what = (MIN_N_P95, f", the max of {n}") if is_max else (MIN_N_P99, "")
+    notes[f"{metric}: n = {n} is below {least}, so it is called and computed as {renamed}{what}"] = None
     return renamed
 
 
@@ -86,8 +94,8 @@ def _n_samples(name: str, tenant: str, sizes: SampleSizes) -> int | None:
     return min(with_any, default=0)
 
 
-def _as_p95(name: str) -> str:
-    return name.replace("_p99_", "_p95_") if "_p99_" in name else name.replace("_ratio", "_p95_ratio")
+def _as_part(name: str, part: str) -> str:
+    return name.replace("_p99_", f"_{part}_") if "_p99_" in name else name.replace("_ratio", f"_{part}_ratio")
 
 
 def _too_small(metric: str, n: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from objectives.measurement import LOADS, Measurement
 from objectives.metric import load_samples
 from objectives.samples import LoadSamples
-from objectives.statistics import MIN_N_P99
+from objectives.statistics import MIN_N_P95, MIN_N_P99
 
 MIN_TOUCHED_SHARE = 0.02
 """Fewer gaps than this touching a prefill: the pooled P99 ITL cannot see what prefills do to streams."""
@@ -69,5 +69,8 @@ def _steady_lines(samples: LoadSamples) -> Iterator[str]:
     if is_itl_blind(samples):
         share = samples.prefill_touched_share or 0.0
         yield f"P99 ITL is blind to freezes ({share:.1%} of gaps touch a prefill): stall_p99_ms decides"
-    if samples.ttft_ms.n < MIN_N_P99:
-        yield f"n = {samples.ttft_ms.n} requests: a P99 TTFT has no upper bound below n = {MIN_N_P99}, read P95"
+    n = samples.ttft_ms.n
+    if n < MIN_N_P95:
+        yield f"n = {n} requests: tails are single requests, read the max of {n}"
+    elif n < MIN_N_P99:
+        yield f"n = {n} requests: a P99 TTFT has no upper bound below n = {MIN_N_P99}, read P95"

@@ -78,6 +78,9 @@ def _tail(kind: str, sample: Callable[[LoadSamples], Sample], what: str, loads: 
     for q in (50, 90, 95, 99):
         yield _duration(f"{kind}_p{q}_ms", "ms", f"P{q} {what}", loads, partial(_percentile, sample, q))
     yield _duration(
+        f"{kind}_max_ms", "ms", f"max of n, for samples too few for a P95: {what}", loads, lambda s: sample(s).max
+    )
+    yield _duration(
         f"{kind}_n", "samples", f"number of samples, those that never came included: {what}", loads, partial(_n, sample)
     )
 
@@ -140,8 +143,8 @@ _FIGURES: tuple[_Figure, ...] = (
     *(
         _Figure(f"worst_{kind}_{part}ratio", "ratio", "minimize", describe, _worst_ratio(ratio, q), STEADY)
         for kind, ratio in (("ttft", worst_ttft_ratio), ("itl", worst_itl_ratio))
-        for part, q in (("", 99), ("p95_", 95))
-        for describe in [f"largest over tenants of P{q} {kind.upper()} / that tenant's target"]
+        for part, q, tail in (("", 99, "P99"), ("p95_", 95, "P95"), ("max_", 100, "the max of n"))
+        for describe in [f"largest over tenants of {tail} {kind.upper()} / that tenant's target"]
     ),
     _Figure(
         "output_tokens_per_s_per_gpu", "tokens/s/GPU", "maximize", f"output tokens, {_PER_GPU}",

@@ -151,10 +151,14 @@ _SHORT = {
     "ttft_p95_ms": "TTFT",
     "worst_ttft_ratio": "TTFT",
     "worst_ttft_p95_ratio": "TTFT",
+    "ttft_max_ms": "TTFT",
+    "worst_ttft_max_ratio": "TTFT",
     "itl_p99_ms": "ITL",
     "itl_p95_ms": "ITL",
     "worst_itl_ratio": "ITL",
     "worst_itl_p95_ratio": "ITL",
+    "itl_max_ms": "ITL",
+    "worst_itl_max_ratio": "ITL",
 }
 
 

@@ -52,6 +52,7 @@ class Sample:
 
     @property
     def max(self) -> float | None:
+        """What is called "max of n"; None if anything is missing."""
         return float(self.values[-1]) if self.values.size and not self.n_missing else None
 
     def percentile(self, percent: float) -> float | None:

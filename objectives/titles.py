@@ -12,6 +12,10 @@ _TITLES = {
     "steady_worst_ttft_p95_ratio": "worst tenant's P95 TTFT / target (steady)",
     "steady_worst_itl_ratio": "worst tenant's P99 ITL / target (steady)",
     "steady_worst_itl_p95_ratio": "worst tenant's P95 ITL / target (steady)",
+    "steady_ttft_max_ms": "TTFT, max of n, ms (steady)",
+    "steady_itl_max_ms": "ITL, max of n, ms (steady)",
+    "steady_worst_ttft_max_ratio": "worst tenant's TTFT, max of n, / target (steady)",
+    "steady_worst_itl_max_ratio": "worst tenant's ITL, max of n, / target (steady)",
 }
 _SHORT = {
     "saturation_output_tokens_per_s_per_gpu": "tok/s/GPU",
@@ -23,6 +27,10 @@ _SHORT = {
     "steady_worst_ttft_p95_ratio": "P95 TTFT/target",
     "steady_worst_itl_ratio": "P99 ITL/target",
     "steady_worst_itl_p95_ratio": "P95 ITL/target",
+    "steady_ttft_max_ms": "TTFT max of n, ms",
+    "steady_itl_max_ms": "ITL max of n, ms",
+    "steady_worst_ttft_max_ratio": "TTFT max of n/target",
+    "steady_worst_itl_max_ratio": "ITL max of n/target",
 }
 
 

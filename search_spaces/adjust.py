@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from search_spaces.constraint import warn_config
+from search_spaces.cpu import check_on_cpu
 from search_spaces.flags import FLAGS, unknown_flag
 from search_spaces.overrides import Override
 from search_spaces.parameter import (
@@ -45,6 +46,8 @@ def _apply(space: SearchSpace, o: Override) -> SearchSpace:
     names = [s.name for s in space.servers]
     if owner is not None and owner not in names:
         raise ValueError(f"{o.where}: there is no server {owner!r}; the servers are {', '.join(names)}")
+    if space.gpu.is_cpu:
+        check_on_cpu(flag, o.values, o.where)
     if flag == "max_model_len":
         return _contract(space, o, owner)
     if flag in MEMORY_KNOBS:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from search_spaces.hardware import GIB, MIB, GpuFacts
-from search_spaces.memory import BLOCK_TOKENS, BUFFERS, Demand, Interval, OomKind
+from search_spaces.memory import BLOCK_TOKENS, Demand, Interval, OomKind
 from search_spaces.model import ModelFacts, describe_parameters
 
 DEFAULT_UTILIZATION = 0.92
@@ -56,7 +56,8 @@ class Capacity:
     kv_dtype_bytes: float
     terms: tuple[Term, ...] = field(repr=False)
     kv_bytes: Interval
-    """One instance: what vLLM allots at `utilization`. Several: the card's total to split, margin taken off."""
+    """One instance: what vLLM allots at `utilization`. Several, or a CPU: the total to give out in bytes, margin taken
+    off."""
     ceiling_bytes: int
     """The most KV bytes to ask for exactly (all instances): likely costs and margin off, 64 MiB steps."""
     optimistic_bytes: int
@@ -123,12 +124,13 @@ def solve_capacity(
         tensor_parallel_size,
         is_eager,
         are_graphs_counted=are_graphs_counted,
+        is_cpu=gpu.is_cpu,
     )
     margin = round(gpu.memory_bytes * MARGIN_SHARE) if margin_bytes is None else margin_bytes
     dtype = model.kv_dtype_bytes if kv_dtype_bytes is None else kv_dtype_bytes
     card = card_kv_bytes([demand] * n_instances, gpu, margin)
     optimistic = card_kv_bytes([demand] * n_instances, gpu, 0).high
-    kv = card if n_instances > 1 else demand.inside.taken_from(gpu.memory_bytes * utilization)
+    kv = card if n_instances > 1 or gpu.is_cpu else demand.inside.taken_from(gpu.memory_bytes * utilization)
     return Capacity(
         model=model,
         gpu=gpu,
@@ -238,7 +240,7 @@ def _terms(d: Demand) -> tuple[Term, ...]:
     split = f", split over {tp} GPUs" if tp > 1 else ""
     terms = [
         Term("weights", d.weights, f"{source}; {m.weight_bytes_per_parameter:.3g} B a parameter{split}"),
-        Term("buffers", BUFFERS, "persistent buffers, kernels, workspaces"),
+        Term("buffers", d.buffers, "persistent buffers, kernels, workspaces"),
         Term(
             "activations",
             d.activations,
@@ -248,12 +250,15 @@ def _terms(d: Demand) -> tuple[Term, ...]:
         Term("CUDA graphs", d.graphs, "enforce_eager" if d.is_eager else f"{m.n_layers} layers x captured batch sizes"),
         Term("CUDA context", d.context, "per process" + (" and NCCL" if tp > 1 else "")),
     ]
-    return tuple(terms)
+    return tuple(t for t in terms if not (d.is_cpu and t.name.startswith("CUDA")))
 
 
 def _explain(c: Capacity) -> str:
-    lines = [f"{c.model.name} on {c.gpu.name}: {_gib(c.gpu.memory_bytes)} device memory"]
-    where = f"{c.n_instances} instances, exact KV bytes" if c.n_instances > 1 else f"utilisation {c.utilization:g}"
+    what = "of the host's memory" if c.gpu.is_cpu else "device memory"
+    lines = [f"{c.model.name} on {c.gpu.name}: {_gib(c.gpu.memory_bytes)} {what}"]
+    is_exact = c.n_instances > 1 or c.gpu.is_cpu
+    instances = f"{c.n_instances} instance{'s' if c.n_instances > 1 else ''}"
+    where = f"{instances}, exact KV bytes" if is_exact else f"utilisation {c.utilization:g}"
     lines.append(
         f"  max_num_batched_tokens {c.demand.max_num_batched_tokens}, max_num_seqs {c.demand.max_num_seqs}, "
         f"tensor parallel size {c.demand.tensor_parallel_size}, {where}"
@@ -262,7 +267,7 @@ def _explain(c: Capacity) -> str:
     for term in c.terms:
         size = f"{term.bytes.low / GIB:.2f} .. {term.bytes.likely / GIB:.2f} .. {term.bytes.high / GIB:.2f} GiB"
         lines.append(f"  - {times}{term.name:<13}{size:>30}   {term.arithmetic}")
-    if c.n_instances == 1:
+    if not is_exact:
         lines.append(
             f"  KV = {c.utilization:g} x {_gib(c.gpu.memory_bytes)} - weights - buffers - activations - graphs "
             f"(the context lies outside the utilisation)"

@@ -110,6 +110,7 @@ FLAGS: Mapping[str, FlagRange] = {
     "speculative_config": _TEXT,
     "quantization": _TEXT,
     "dtype": _TEXT,
+    "load_format": _TEXT,
     "model": _TEXT,
 }
 """Argument (underscores) -> what it admits by itself."""

@@ -1,4 +1,6 @@
-"""GPU facts: what a card has, from vendor sheets and measured tables. Every row names its source (`gpu_table.py`)."""
+"""GPU facts: what a card has, from vendor sheets and measured tables. Every row names its source (`gpu_table.py`).
+
+The CPU of a host is described in the same terms (`cpu.py`)."""
 
 from __future__ import annotations
 
@@ -53,6 +55,8 @@ class GpuFacts:
     fp8_mbu: float | None = None
     all_reduce: tuple[AllReduce, ...] = ()
     """Measured at 2, 4 and 8 GPUs; empty: not measured, use `all_reduce_of`'s estimate from the link."""
+    is_cpu: bool = False
+    """The host itself: no CUDA context, no graphs, and the KV cache always given in bytes."""
 
     def all_reduce_of(self, n_gpus: int) -> AllReduce:
         """The measured row for the next larger count; without one, 5 µs a hop and a third of the link's rate."""
@@ -68,6 +72,8 @@ def batch_defaults(gpu: GpuFacts) -> tuple[int, int]:
     """`vllm serve`'s (max_num_batched_tokens, max_num_seqs) when neither is given: vLLM 0.32 engine/arg_utils.py:2894.
 
     vLLM lowers them further for short contexts: see `search_spaces.vllm.default_config`."""
+    if gpu.is_cpu:
+        return 2048, 128
     if gpu.memory_bytes >= 160 * GIB:
         return 16384, 1024
     if gpu.memory_bytes >= 70 * GIB and not gpu.name.startswith("A100"):

@@ -46,6 +46,8 @@ NCCL = Interval(0.15 * GIB, 0.35 * GIB, 0.80 * GIB)
 """Added to the context when tensor parallel size > 1."""
 BUFFERS = Interval(0.20 * GIB, 0.60 * GIB, 1.20 * GIB)
 """Persistent buffers, lazily loaded kernels and workspaces that appear while vLLM profiles."""
+CPU_BUFFERS = Interval(0.02 * GIB, 0.05 * GIB, 0.20 * GIB)
+"""The same on a CPU: scratchpads. What the processes hold by themselves (2.7 GB of imports a server) lies outside."""
 FORWARD_BYTES = Interval(4, 6, 8)
 """Per batched token and unit of width (hidden + MLP), 2-byte activations."""
 SAMPLER_BYTES = Interval(10, 16, 25)
@@ -70,6 +72,8 @@ class Demand:
     """Speculative tokens per step; they widen the sampler's rows and the captured graphs."""
     are_graphs_counted: bool = True
     """vLLM >= 0.21 takes the graphs from the KV budget; before, they had to fit beside it."""
+    is_cpu: bool = False
+    """No CUDA context and no graphs."""
 
     @property
     def weights(self) -> Interval:
@@ -78,6 +82,8 @@ class Demand:
 
     @property
     def context(self) -> Interval:
+        if self.is_cpu:
+            return Interval(0, 0, 0)
         return CONTEXT + NCCL if self.tensor_parallel_size > 1 else CONTEXT
 
     @property
@@ -106,16 +112,20 @@ class Demand:
 
     @property
     def graphs(self) -> Interval:
-        if self.is_eager:
+        if self.is_eager or self.is_cpu:
             return Interval(0, 0, 0)
         n = n_capture_sizes(self.n_rows, self.max_num_batched_tokens)
         likely = GRAPH_BASE + n * self.model.n_layers * GRAPH_PER_LAYER_AND_SIZE
         return Interval(likely / 2, likely, likely * 2)
 
     @property
+    def buffers(self) -> Interval:
+        return CPU_BUFFERS if self.is_cpu else BUFFERS
+
+    @property
     def inside(self) -> Interval:
         """What vLLM subtracts from its budget before it sizes the KV cache."""
-        base = self.weights + BUFFERS + self.activations
+        base = self.weights + self.buffers + self.activations
         return base + self.graphs if self.are_graphs_counted else base
 
     @property

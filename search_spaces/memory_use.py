@@ -19,7 +19,7 @@ from search_spaces.capacity import (
     state_slots,
 )
 from search_spaces.hardware import GIB, GpuFacts, batch_defaults
-from search_spaces.memory import BLOCK_TOKENS, BUFFERS, Demand
+from search_spaces.memory import BLOCK_TOKENS, Demand
 from search_spaces.model import ModelFacts
 
 KV_DTYPE_BYTES: Mapping[str, float] = {
@@ -77,6 +77,7 @@ def demand_of(model: ModelFacts, gpu: GpuFacts, config: Mapping[str, Any]) -> De
         int(config.get("tensor_parallel_size") or 1),
         bool(config.get("enforce_eager")),
         n_draft_tokens(config),
+        is_cpu=gpu.is_cpu,
     )
 
 
@@ -106,7 +107,7 @@ def memory_use(model: ModelFacts, gpu: GpuFacts, config: Mapping[str, Any]) -> M
         demand=demand,
         context_bytes=round(demand.context.likely),
         weights_bytes=round(demand.weights.likely),
-        buffer_bytes=round(BUFFERS.likely),
+        buffer_bytes=round(demand.buffers.likely),
         activation_bytes=round(demand.activations.likely),
         graph_bytes=round(demand.graphs.likely),
         kv_bytes=max(0, kv_bytes),

@@ -21,6 +21,7 @@ from search_spaces.capacity import (
 )
 from search_spaces.config import Config
 from search_spaces.constraint import resolve_defaults
+from search_spaces.cpu import check_on_cpu
 from search_spaces.fit import MOST_UTILIZATION, ceiling, fit_notes, fitting
 from search_spaces.hardware import GpuFacts
 from search_spaces.memory_use import demand_of
@@ -48,6 +49,15 @@ MAX_NUM_BATCHED_TOKENS = IntParameter(
     change="live",
     grid=geometric_ints(256, 32768, multiple_of=64),
 )
+CPU_TOKENS = replace(
+    MAX_NUM_BATCHED_TOKENS,
+    why="Tokens one step may process: a large budget finishes prompts sooner, a small one keeps running streams from "
+    "waiting behind prefills. A CPU is busy with 128 already, and a step of more than 8192 takes seconds.",
+    grid=geometric_ints(128, 8192, multiple_of=64),
+)
+CPU_MAX_SEQS = 256
+"""Most sequences tried on a CPU, whatever its memory holds: twice vLLM 0.32's default for servers there
+(engine/arg_utils.py:2894); steps grow with every one of them."""
 WATERMARK = FloatParameter(
     name="watermark",
     why="Share of KV blocks kept free when a request is admitted: head room for answers that grow, so that fewer are "
@@ -105,9 +115,9 @@ API_SERVER_COUNT = ChoiceParameter(
 )
 
 
-def max_num_seqs(high: int) -> IntParameter:
+def max_num_seqs(high: int, most: int = MAX_SEQS) -> IntParameter:
     """8 (fewer leaves the GPU idle) up to 1.25 x the sequences the KV cache holds (more only wait or preempt)."""
-    top = min(max(high, 1), MAX_SEQS)
+    top = min(max(high, 1), most)
     grid = geometric_ints(min(MIN_SEQS, top), top)
     if len(grid) > 1 and grid[-1] < 1.2 * grid[-2]:  # the end is soft: no step that cannot be told from the last
         grid = grid[:-1]
@@ -189,10 +199,12 @@ def serving_space(
         raise ValueError("gpu_memory_utilization cannot split one card between servers; use kv_cache_memory_bytes")
     if not servers:
         raise ValueError("a space needs at least one server")
+    if gpu.is_cpu:
+        check_on_cpu(memory_knob, (), "space.memory_knob")
     if not 0 < memory_span < 1:
         raise ValueError(f"memory_span must lie between 0 and 1, got {memory_span}")
     margin = round(gpu.memory_bytes * MARGIN_SHARE) if margin_bytes is None else margin_bytes
-    by_size = fitting(model, gpu, servers, margin, n_gpus, (MAX_NUM_BATCHED_TOKENS.grid[0], MIN_SEQS))
+    by_size = fitting(model, gpu, servers, margin, n_gpus, (_tokens(gpu).grid[0], MIN_SEQS))
     capacity = next(iter(by_size.values()))
     own = variants or {}
     parameters = (
@@ -243,7 +255,13 @@ def _main_parameters(
 def _budgets(capacity: Capacity, server: Server, pool_bytes: float) -> tuple[Parameter, ...]:
     worth_trying = round(1.25 * capacity.concurrency(server.mean_request_tokens, pool_bytes))
     slots = state_slots(capacity.model, pool_bytes, capacity.demand.tensor_parallel_size)
-    return MAX_NUM_BATCHED_TOKENS, max_num_seqs(worth_trying if slots is None else min(worth_trying, slots)), WATERMARK
+    most = CPU_MAX_SEQS if capacity.gpu.is_cpu else MAX_SEQS
+    seqs = max_num_seqs(worth_trying if slots is None else min(worth_trying, slots), most)
+    return _tokens(capacity.gpu), seqs, WATERMARK
+
+
+def _tokens(gpu: GpuFacts) -> IntParameter:
+    return CPU_TOKENS if gpu.is_cpu else MAX_NUM_BATCHED_TOKENS
 
 
 def _memory(capacity: Capacity, knob: MemoryKnob, span: float) -> Parameter:
@@ -308,14 +326,20 @@ def risk_note(name: str) -> str:
 
 
 def default_configs(space: SearchSpace) -> dict[str, Config]:
-    """vLLM's own defaults on this GPU, written out. Several servers: scheduler defaults, KV memory split equally."""
+    """vLLM's own defaults on this GPU, written out. Several servers, or a CPU: scheduler defaults, KV memory in bytes,
+    split equally."""
     values = {s.name: _default_values(space, s) for s in space.servers}
-    if len(values) == 1:
+    if len(values) == 1 and not space.gpu.is_cpu:
         return {name: Config({**own, "gpu_memory_utilization": DEFAULT_UTILIZATION}) for name, own in values.items()}
-    demands = [demand_of(space.model, space.gpu, own) for own in values.values()]
-    each = card_kv_bytes(demands, space.gpu, space.margin_bytes).likely / len(values)
-    kv = max(KV_STEP_BYTES, int(each // KV_STEP_BYTES * KV_STEP_BYTES))
+    kv = equal_kv_bytes(space, list(values.values()))
     return {name: Config({**own, "kv_cache_memory_bytes": kv}) for name, own in values.items()}
+
+
+def equal_kv_bytes(space: SearchSpace, servers: Sequence[Mapping[str, Value]]) -> int:
+    """What each of these servers gets when they share the device's KV memory equally; whole steps."""
+    demands = [demand_of(space.model, space.gpu, own) for own in servers]
+    each = card_kv_bytes(demands, space.gpu, space.margin_bytes).likely / len(servers)
+    return max(KV_STEP_BYTES, int(each // KV_STEP_BYTES * KV_STEP_BYTES))
 
 
 def _default_values(space: SearchSpace, server: Server) -> dict[str, Value]:

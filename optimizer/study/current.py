@@ -69,14 +69,27 @@ def check_gpus(read: Mapping[str, CurrentConfig], n_gpus: int) -> None:
             )
 
 
-def assemble_current(read: Mapping[str, CurrentConfig], length: int) -> Current | None:
-    """The user's current servers as given: several that do not fit on the card together are infeasible, not mended."""
+def assemble_current(
+    read: Mapping[str, CurrentConfig], length: int, kv_bytes: Mapping[str, Value] | None = None
+) -> Current | None:
+    """The user's current servers as given: several that do not fit on the card together are infeasible, not mended.
+
+    `kv_bytes`: instance -> the KV bytes it gets where it asks for a share of the memory (a CPU has none to share)."""
     if not read:
         return None
     configs = {n: _runnable(c, length) for n, c in read.items()}
+    exact = {n: _in_bytes(c, (kv_bytes or {}).get(n)) for n, c in configs.items()}
+    changed = [n for n in configs if exact[n] != configs[n]]
+    told = [f"{read[n].source}: on a CPU it runs with {exact[n]['kv_cache_memory_bytes']} KV bytes" for n in changed]
     first = next(iter(read.values()))
     notices = [f"{c.source}: {note}" for c in dict.fromkeys(read.values()) for note in c.notices]
-    return Current(configs, first, tuple(dict.fromkeys(notices)))
+    return Current(exact, first, tuple(dict.fromkeys((*notices, *told))))
+
+
+def _in_bytes(config: Config, kv_bytes: Value) -> Config:
+    if kv_bytes is None or "kv_cache_memory_bytes" in config:
+        return config
+    return config.with_(gpu_memory_utilization=None, kv_cache_memory_bytes=kv_bytes)
 
 
 def _runnable(current: CurrentConfig, length: int) -> Config:

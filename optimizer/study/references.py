@@ -13,7 +13,7 @@ from search_spaces.constraint import resolve_defaults
 from search_spaces.hardware import GIB, batch_defaults
 from search_spaces.parameter import Value
 from search_spaces.space import KV_SPLIT, SearchSpace, flag_of
-from search_spaces.vllm import default_configs
+from search_spaces.vllm import default_configs, equal_kv_bytes
 
 
 def distinct(placements: Sequence[tuple[str, Placement]], space: SearchSpace) -> list[tuple[str, Placement]]:
@@ -36,15 +36,21 @@ def _resolved(placement: Placement, space: SearchSpace) -> str:
     return repr(servers)
 
 
-AS_SERVED = frozenset({"quantization", "dtype", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"})
+LOADED_AS = frozenset({"load_format"})
+CPU_BUILD = frozenset({"enforce_eager", "block_size"})
+"""On a CPU these say how the build is run (compiling takes longer than a trial there), not how it is tuned."""
+AS_SERVED = LOADED_AS | {
+    "quantization", "dtype", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
+}  # fmt: skip
 """What makes the model as it is served: with another of these it would be another model or another machine."""
 
 
 def defaults_of(space: SearchSpace) -> dict[str, Config]:
     """vLLM's own defaults on this GPU, for the model as the user serves it; nothing else of the user's is kept."""
     kept = space.configs(space.fixed)
+    served = AS_SERVED | CPU_BUILD if space.gpu.is_cpu else AS_SERVED
     return {
-        name: Config({**{k: v for k, v in kept[name].items() if k in AS_SERVED}, **config})
+        name: Config({**{k: v for k, v in kept[name].items() if k in served}, **config})
         for name, config in default_configs(space).items()
     }
 
@@ -54,14 +60,15 @@ def single_server(profile: Profile, space: SearchSpace, length: int) -> Placemen
     if not profile.is_shared:
         return None
     tokens, seqs = batch_defaults(space.gpu)
-    config = Config(
-        {
-            "max_num_batched_tokens": tokens,
-            "max_num_seqs": seqs,
-            "max_model_len": length,
-            "gpu_memory_utilization": 0.92,
-        }
-    )
+    first = next(iter(space.configs(space.fixed).values()))
+    served = LOADED_AS | CPU_BUILD if space.gpu.is_cpu else LOADED_AS
+    values: dict[str, Value] = {k: v for k, v in first.items() if k in served}
+    values |= {"max_num_batched_tokens": tokens, "max_num_seqs": seqs, "max_model_len": length}
+    if space.gpu.is_cpu:
+        values["kv_cache_memory_bytes"] = equal_kv_bytes(space, [values])
+    else:
+        values["gpu_memory_utilization"] = DEFAULT_UTILIZATION
+    config = Config(values)
     return Placement((Instance("all", config, tuple(t.name for t in profile.tenants)),), "exclusive")
 
 

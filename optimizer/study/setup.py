@@ -5,29 +5,27 @@ Every bad value ends here, in one line. Nothing here boots an engine, opens a st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from objectives.adequacy import SampleSizes, adapt
 from objectives.objective import Limit
 from objectives.slo import parse_slo
 from optimizer.deployment.deployment import CurrentConfig, Deployment
 from optimizer.engines.engine import Instance, Placement
 from optimizer.errors import UserError
 from optimizer.profiles.loader import load_profile
-from optimizer.profiles.profile import Profile, RelativeLimit
+from optimizer.profiles.profile import Profile
 from optimizer.study.calibration import Reference
 from optimizer.study.current import assemble_current, check_gpus, hold_current, on_load, read_currents
+from optimizer.study.device import choose_device, loadable, trimmed
 from optimizer.study.references import check_fixed_memory, defaults_of, distinct, single_server, smallest_point
+from optimizer.study.sizing import adapted_to, long_enough, shortened
 from optimizer.study.traffic import Traffic, TrafficOptions, prepare_traffic
 from search_spaces.adjust import apply_overrides
 from search_spaces.capacity import Capacity, solve_capacity
 from search_spaces.config import Config
-from search_spaces.hardware import GpuFacts, batch_defaults, find_gpu
+from search_spaces.hardware import GpuFacts, batch_defaults
 from search_spaces.known_models import find_model
 from search_spaces.locate import point_of
 from search_spaces.model import ModelFacts
@@ -37,12 +35,8 @@ from search_spaces.space import KV_SPLIT, Point, SearchSpace, Server, flag_of, s
 from search_spaces.vllm import serving_space
 
 T = TypeVar("T")
-IntArray = NDArray[np.int32]
 CURRENT, DEFAULTS, SAFE, SMALLEST = "current", "vLLM defaults", "safe", "smallest"
 MAX_TRIALS = 100_000
-SATURATION_TURNS = 3
-"""The saturation load holds at least this many times the requests that run at once."""
-MAX_SATURATION_REQUESTS = 10_000
 HARMLESS = ("enable_prefix_caching", "tensor_parallel_size")
 SAFE_TOKENS, SAFE_SEQS, SAFE_SHARE = 2048, 64, 0.4
 """The capacity stage's safe configuration: modest budgets, at most this share of the sequences worth trying (half of
@@ -70,6 +64,10 @@ class SetupOptions:
     n_gpus: int = 1
     n_trials: int | None = None
     seed: int = 0
+    device: GpuFacts | None = None
+    """What a real engine runs on; None: a simulated card, the one named."""
+    is_smoke: bool = False
+    """Every window cut to a few requests: it shows that everything runs, and its tails are single requests."""
 
 
 @dataclass(frozen=True)
@@ -112,22 +110,32 @@ class Setup:
 
 def prepare(options: SetupOptions) -> Setup:
     """Check everything and put it together. Raises UserError in one line."""
-    profile = _profile(options)
+    profile, load_notes = _profile(options)
     read = read_currents(profile, options.current)
     check_gpus(read, options.n_gpus)
     profile, model, model_notes = _model(profile, options, read)
     model = on_load(model, read)
-    gpu = _found("--gpu", lambda: find_gpu(profile.gpu))
-    traffic = prepare_traffic(profile, options.traffic, seed=options.seed, is_recorded_rate=options.is_recorded_rate)
+    profile, gpu, device_notes = choose_device(profile, options.gpu, options.sharing, options.device)
+    traffic = prepare_traffic(
+        profile,
+        options.traffic,
+        seed=options.seed,
+        is_recorded_rate=options.is_recorded_rate,
+        model_takes=(model.name, model.max_position_tokens),
+    )
+    gpu = trimmed(gpu, model, traffic, profile)
     length, length_notes = _contract(options, traffic, model, read)
     space = _space(profile, options, model, gpu, traffic, length, read)
+    space, loading_notes = (space, ()) if options.device is None else loadable(space)
     capacity = _capacity(profile, model, gpu, length, space.base_tensor_parallel_size)
     widest = _capacity(profile, model, gpu, length, options.n_gpus)
-    profile, traffic, load_notes = _long_enough(profile, traffic, widest)
+    if not options.is_smoke:
+        profile, traffic, load_notes = long_enough(profile, traffic, widest, space)
     promised = tuple(_promise(text, profile) for text in options.slos)
-    adapted, notes = _adapted(profile, traffic)
-    current = assemble_current(read, length)
+    adapted, notes = adapted_to(profile, traffic, is_smoke=options.is_smoke)
     defaults = placement_of(profile, defaults_of(space))
+    kv_bytes = {n: c.get("kv_cache_memory_bytes") for n, c in _configs(defaults).items()} if gpu.is_cpu else None
+    current = assemble_current(read, length, kv_bytes)
     safe = placement_of(profile, _safe_configs(space))
     smallest = placement_of(profile, space.configs(space.complete(smallest_point(space)) | space.fixed))
     check_fixed_memory(space, capacity)
@@ -150,12 +158,13 @@ def prepare(options: SetupOptions) -> Setup:
         promised=promised,
         kept=current.deployment if current else None,
         notices=(
-            *([f"--gpu {profile.gpu} is taken as {gpu.name}"] if options.gpu and options.gpu != gpu.name else []),
+            *device_notes,
             *model_notes,
             *(f"{model.name}: {note}" for note in model.notes),
             *traffic.notices,
             *length_notes,
             *space.notes,
+            *loading_notes,
             *load_notes,
             *notes,
             *(current.notices if current else ()),
@@ -170,7 +179,7 @@ def placement_of(profile: Profile, configs: Mapping[str, Config]) -> Placement:
     return Placement(instances, profile.sharing)
 
 
-def _profile(options: SetupOptions) -> Profile:
+def _profile(options: SetupOptions) -> tuple[Profile, tuple[str, ...]]:
     profile = load_profile(options.profile)
     budget = profile.budget
     if options.n_trials is not None:
@@ -184,13 +193,14 @@ def _profile(options: SetupOptions) -> Profile:
         raise UserError(
             f"--gpu-sharing {options.sharing}: profile {profile.name} has one instance, which shares nothing"
         )
-    return replace(
+    profile = replace(
         profile,
         model=options.model or profile.model,
         gpu=options.gpu or profile.gpu,
         sharing=sharing,  # type: ignore[arg-type]
         budget=budget,
     )
+    return shortened(profile) if options.is_smoke else (profile, ())
 
 
 def _contract(
@@ -289,40 +299,6 @@ def _capacity(profile: Profile, model: ModelFacts, gpu: GpuFacts, length: int, n
         n_instances=len(profile.instances),
         max_model_len=length,
     )
-
-
-def _long_enough(profile: Profile, traffic: Traffic, capacity: Capacity) -> tuple[Profile, Traffic, tuple[str, ...]]:
-    """A saturation load whose queue outlasts the filling of the running set: on a shorter one every figure is a lower
-    bound, far below what the card can do."""
-    at_once = capacity.concurrency(max(traffic.mean_tokens, 1.0), capacity.ceiling_bytes)
-    n, asked = min(round(SATURATION_TURNS * at_once), MAX_SATURATION_REQUESTS), profile.load.saturation_requests
-    if n <= asked:
-        return profile, traffic, ()
-    load = replace(profile.load, saturation_requests=n)
-    note = f"saturation: {n:,} requests instead of {asked:,}, since about {at_once:,.0f} run at once on this card"
-    return replace(profile, load=load), replace(traffic, spec=load), (note,)
-
-
-def _adapted(profile: Profile, traffic: Traffic) -> tuple[Profile, tuple[str, ...]]:
-    """The profile with tails that the window can carry; P99 becomes P95 where n is too small, and says so."""
-    trace = traffic.loads(1.0, ("steady",))[0]
-    rows = trace.trace.take(slice(trace.n_warmup, None))
-    sizes = SampleSizes(*(_per_tenant(rows.tenant, rows.tenants, count) for count in _counts(rows.output_tokens)))
-    relative = [Limit(r.metric, at_most=r.times_reference, why=r.why) for r in profile.relative_limits]
-    fixed = _found("objectives", lambda: adapt(profile.objectives, profile.limits, sizes))
-    other = _found("limits", lambda: adapt((), relative, sizes))
-    relatives = tuple(RelativeLimit(x.metric, x.bound, x.why) for x in other.limits)
-    changed = replace(profile, objectives=fixed.objectives, limits=fixed.limits, relative_limits=relatives)
-    return changed, tuple(dict.fromkeys((*fixed.notes, *other.notes)))
-
-
-def _counts(output_tokens: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Per request: 1, its gaps, 1 if it streams at all."""
-    return np.ones_like(output_tokens), output_tokens - 1, (output_tokens > 1).astype(np.int32)
-
-
-def _per_tenant(tenant: NDArray[np.int16], names: Sequence[str], count: IntArray) -> dict[str, int]:
-    return {name: int(count[tenant == i].sum()) for i, name in enumerate(names)}
 
 
 def _model(

@@ -5,7 +5,7 @@ Every trial of a study replays the same rows. The held-out window shares no row 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import numpy as np
 from objectives.measurement import Load
 from optimizer.engines.engine import LoadPlan
 from optimizer.errors import UserError
-from optimizer.profiles.profile import LoadSpec, Profile
+from optimizer.profiles.profile import LoadSpec, Profile, Tenant
 from optimizer.workload.arrivals import spread_batches
 from optimizer.workload.context import TooLong, fit_context
 from optimizer.workload.loads import LoadTrace, saturation, steady, stress
@@ -125,14 +125,24 @@ class Traffic:
         )
 
 
-def prepare_traffic(profile: Profile, options: TrafficOptions, *, seed: int, is_recorded_rate: bool) -> Traffic:
-    """Read the tenants' traces, hold them to the context contract, cut the windows. Raises UserError in one line."""
+def prepare_traffic(
+    profile: Profile,
+    options: TrafficOptions,
+    *,
+    seed: int,
+    is_recorded_rate: bool,
+    model_takes: tuple[str, int] | None = None,
+) -> Traffic:
+    """Read the tenants' traces, hold them to the context contract, cut the windows. Raises UserError in one line.
+
+    `model_takes`: (model, most tokens of a request). What is longer in a packaged trace is left out and said, since
+    nobody's own traffic is in it; in a trace of the user's it stays, for the setup to refuse."""
     _check_names(profile, options)
     notices: list[str] = []
     readings: dict[str, Reading] = {}
     parts: dict[str, Trace] = {}
     for tenant in profile.tenants:
-        source = options.traces.get(tenant.name) or options.traces.get("") or tenant.trace
+        source = _source(tenant, options)
         if source not in readings:
             readings[source] = _read(source, options)
             own = Path(source).name if source not in NAMES else source
@@ -140,7 +150,14 @@ def prepare_traffic(profile: Profile, options: TrafficOptions, *, seed: int, is_
         parts[tenant.name] = _spread(readings[source].trace, seed, notices)
     recorded = sum(p.rate_per_s or 0.0 for p in parts.values()) or None
     whole = _mixed(profile, parts, seed, is_recorded_rate, notices)
+    if model_takes is not None and options.max_model_len is None:
+        packaged = {t.name for t in profile.tenants if _source(t, options) in NAMES}
+        whole, left_out = _takable(whole, packaged, *model_takes)
+        notices += left_out
     contract = fit_context(whole, options.max_model_len, too_long=options.too_long)
+    if model_takes is not None and contract.needed_tokens <= model_takes[1] < contract.max_model_len:
+        longest = f"max_model_len {model_takes[1]:,}, all that the model takes (longest request"
+        contract = replace(contract, max_model_len=model_takes[1], text=f"{longest} {contract.needed_tokens:,})")
     notices.append(contract.text)
     check_has_gaps(contract.trace, name := ", ".join(readings))
     spec = profile.load
@@ -171,6 +188,32 @@ def _check_names(profile: Profile, options: TrafficOptions) -> None:
             raise UserError(
                 f"--trace {name}=…: profile {profile.name} has no tenant {name!r}; it has {', '.join(known)}"
             )
+
+
+def _source(tenant: Tenant, options: TrafficOptions) -> str:
+    return options.traces.get(tenant.name) or options.traces.get("") or tenant.trace
+
+
+def _takable(whole: Trace, packaged: Set[str], model: str, most_tokens: int) -> tuple[Trace, list[str]]:
+    """Without the packaged requests that the model cannot take, and a line that names their share.
+
+    Raises UserError when the traffic of a tenant is all of that kind."""
+    tokens = whole.prompt_tokens.astype(np.int64) + whole.output_tokens
+    is_packaged = np.isin(whole.tenant, [i for i, name in enumerate(whole.tenants) if name in packaged])
+    is_out = is_packaged & (tokens > most_tokens)
+    if not is_out.any():
+        return whole, []
+    for i, name in enumerate(whole.tenants):
+        if is_out[whole.tenant == i].all():
+            raise UserError(
+                f"workload: every request of {name} is longer than the {most_tokens:,} tokens {model} takes"
+            )
+    share, n = float(is_out.mean()), int(is_out.sum())
+    line = (
+        f"{n:,} of {len(whole):,} requests of the packaged traffic ({share:.1%}) are longer than the {most_tokens:,}"
+        f" tokens that {model} takes: dropped, so the figures are about the others"
+    )
+    return whole.take(np.flatnonzero(~is_out)), [line]
 
 
 def _read(source: str, options: TrafficOptions) -> Reading:
