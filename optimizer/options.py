@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from optimizer.deployment.secrets import is_secret_name
+from optimizer.deployment.secrets import is_secret_name, mask
 from optimizer.errors import UserError
+from optimizer.study.confirmation import Scope
 from optimizer.study.setup import SetupOptions
 from optimizer.study.traffic import TrafficOptions
 from search_spaces.overrides import Override, parse_overrides
@@ -40,6 +43,19 @@ class SessionOptions:
     gpu_price_per_hour: float | None
     is_json: bool
     is_explaining_capacity: bool
+    vllm_python: str | None = None
+    """The Python that has vLLM, as given (a link into a virtual environment stays one); None: this one."""
+    attach: Mapping[str, str] = field(default_factory=dict)
+    """instance -> URL of a server that runs already; the key "" is for every instance that has none of its own"""
+    is_attach_insisting: bool = False
+    """Measure although requests of others run there."""
+    is_smoke: bool = False
+    confirm: Scope | None = None
+    """None: `confirmation.scope_of` decides by the engine."""
+
+    def settings(self) -> dict[str, Any]:
+        """For the manifest, beside what else decides what the study's numbers mean."""
+        return {"smoke": self.is_smoke or None, "attach": dict(self.attach), "confirm": self.confirm}
 
 
 def read_options(args: argparse.Namespace) -> SessionOptions:
@@ -75,6 +91,11 @@ def read_options(args: argparse.Namespace) -> SessionOptions:
         gpu_price_per_hour=args.gpu_price,
         is_json=args.json_log,
         is_explaining_capacity=args.explain_capacity,
+        vllm_python=_python(args.vllm_python),
+        attach=_attach(args),
+        is_attach_insisting=args.attach_anyway,
+        is_smoke=args.smoke,
+        confirm=args.confirm,
     )
 
 
@@ -103,7 +124,47 @@ def _setup(args: argparse.Namespace, is_recorded: bool) -> SetupOptions:
         n_gpus=args.gpus_per_server,
         n_trials=args.n_trials,
         seed=args.seed,
+        is_smoke=args.smoke,
     )
+
+
+def _python(path: str | None) -> str | None:
+    if path is not None and not (Path(path).is_file() and os.access(path, os.X_OK)):
+        what = "is no program" if Path(path).exists() else "is not there"
+        raise UserError(f"--vllm-python {path}: {what}; give the Python of the environment that has vLLM")
+    return path
+
+
+def _attach(args: argparse.Namespace) -> dict[str, str]:
+    """{instance or "": URL without a trailing slash or /v1}."""
+    if args.attach_anyway and not args.attach:
+        raise UserError("--attach-anyway: there is no --attach URL that it could insist on")
+    if args.attach and args.engine == "simulator":
+        raise UserError("--attach: a running server is measured, not simulated; leave --engine simulator out")
+    if args.attach and (args.workers or 0) > 1:
+        raise UserError(f"--workers {args.workers}: with --attach there is one server to measure; leave --workers out")
+    found: dict[str, str] = {}
+    for text in args.attach or ():
+        name, equals, rest = text.partition("=")
+        key, url = (name, rest) if equals and "/" not in name else ("", text)
+        if key in found:
+            raise UserError(f"--attach {mask(text)}: given twice for {key or 'everything'}")
+        found[key] = _url(url)
+    return found
+
+
+def _url(text: str) -> str:
+    """Scheme, host and port, and a path that the API may lie under."""
+    try:
+        parts = urlsplit(text.strip())
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.query or parts.fragment:
+        raise UserError(f"--attach {mask(text)}: give http://HOST:PORT, or INSTANCE=http://HOST:PORT")
+    if parts.username or parts.password:
+        raise UserError("--attach: the URL holds a password, which would be recorded; give it without one")
+    return parts.geturl().rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def _rate(text: str | None) -> tuple[bool, float | None]:

@@ -52,7 +52,20 @@ def _what(g: argparse._ArgumentGroup) -> None:
         help="another checkpoint of the model to compare (changes the model's answers: opt-in)",
     )
     g.add_argument("--gpu", metavar="NAME", help="A100-80, H100-80, L40S-48, ... (default: the profile's)")
-    g.add_argument("--engine", choices=ENGINES, default="auto", help="auto takes vLLM where a GPU and vLLM are found")
+    g.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="auto",
+        help="auto takes vLLM where a GPU and vLLM are found; vllm also runs its CPU build",
+    )
+    g.add_argument("--vllm-python", metavar="PATH", help="the Python that has vLLM (default: this one)")
+    g.add_argument(
+        "--attach",
+        action="append",
+        metavar="[INSTANCE=]URL",
+        help="measure a server that is running; nothing of it is started, stopped or changed",
+    )
+    g.add_argument("--attach-anyway", action="store_true", help="measure it although requests of others run there")
     g.add_argument(
         "--gpus-per-server",
         type=int,
@@ -60,7 +73,11 @@ def _what(g: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="GPUs one server may use: bounds tensor_parallel_size (--advanced), throughput stays per GPU",
     )
-    g.add_argument("--gpu-sharing", choices=("time-slice", "mps"), help="how instances on one card share its compute")
+    g.add_argument(
+        "--gpu-sharing",
+        choices=("time-slice", "mps", "mig"),
+        help="how instances on one card share its compute; on a real card it is detected and must agree",
+    )
     g.add_argument(
         "--current",
         action="append",
@@ -106,6 +123,16 @@ def _study(g: argparse._ArgumentGroup) -> None:
     )
     g.add_argument("--ray-address", metavar="HOST:PORT", help="use this Ray cluster instead of a local one")
     g.add_argument("--sampler", choices=("tpe", "random"), default="tpe", help="what proposes (default tpe)")
+    g.add_argument(
+        "--smoke",
+        action="store_true",
+        help="60 requests a tenant and other loads cut alike: shows that everything runs, decides nothing",
+    )
+    g.add_argument(
+        "--confirm",
+        choices=("none", "pick", "front"),
+        help="what is measured again at the end (default: front on the simulator, pick on a real engine)",
+    )
     g.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default 0)")
     g.add_argument("--json-log", action="store_true", help="progress as JSON lines")
 

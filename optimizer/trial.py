@@ -1,4 +1,4 @@
-"""A trial's life: boot, three loads, drain, judge, clean up; and what a trial comes back as.
+"""A trial's life: boot or take what is booted, three loads, drain, judge, clean up; and what a trial comes back as.
 
 `run_trial` is the one place where an unexpected exception is caught: whatever happens, it returns an Outcome.
 """
@@ -46,6 +46,8 @@ class TrialPlan:
     loads: tuple[LoadPlan, ...]
     seed: int
     stop_rule: StopRule | None = None
+    is_fresh: bool = False
+    """On servers of its own, even where the worker holds some with the same arguments."""
 
     def __post_init__(self) -> None:
         names = [plan.load for plan in self.loads]
@@ -62,6 +64,8 @@ class Outcome:
     wall_s: float = 0.0
     boot: BootReport | None = None
     worker: str = ""
+    logs: Mapping[str, str] = field(default_factory=dict)
+    """instance -> what its server printed; for the trial's folder, not read back from there"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +113,13 @@ class Stopped(Outcome):
 
 
 def run_trial(plan: TrialPlan, engine: Engine, clock: Clock = REAL_CLOCK) -> Outcome:
-    """Boot, replay every load, stop; whatever happens, return an Outcome with the engine stopped.
+    """Boot unless the engine holds these servers, replay every load; whatever happens, return an Outcome.
 
-    Only KeyboardInterrupt and SystemExit pass, after the engine is stopped. A failure is Infeasible only if the
-    engine says that the configuration is at fault; everything unexpected is Broken, ours to repeat."""
+    What an engine still holds after a good run is left to the next plan (its worker stops it in the end); after
+    anything else it is stopped. Only KeyboardInterrupt and SystemExit pass, after that. A failure is Infeasible only if
+    the engine says that the configuration is at fault; everything unexpected is Broken, ours to repeat."""
     log = _Log(clock, engine.is_simulated)
+    outcome: Outcome | None = None
     try:
         outcome = _run(plan, engine, log)
     except EngineFailed as error:
@@ -122,10 +128,13 @@ def run_trial(plan: TrialPlan, engine: Engine, clock: Clock = REAL_CLOCK) -> Out
         outcome = Broken(cause=one_line(error))
     finally:
         with _noted(log):
-            engine.stop()
+            if not (isinstance(outcome, Measured | Stopped) and engine.holds(plan.placement)):
+                engine.stop()
+            log.texts = dict(engine.logs())
     if log.stop_failure and isinstance(outcome, Measured):
         outcome = replace(outcome, findings=(*outcome.findings, log.stop_failure))
-    return replace(outcome, engine_seconds=dict(log.seconds), wall_s=clock.now_s() - log.begin_s, boot=log.boot)
+    seconds, wall_s = dict(log.seconds), clock.now_s() - log.begin_s
+    return replace(outcome, engine_seconds=seconds, wall_s=wall_s, boot=log.boot, logs=log.texts)
 
 
 class _Log:
@@ -138,6 +147,7 @@ class _Log:
         self.seconds: dict[str, float] = {}
         self.boot: BootReport | None = None
         self.stop_failure = ""
+        self.texts: dict[str, str] = {}
 
     @contextlib.contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -164,6 +174,8 @@ def _noted(log: _Log) -> Iterator[None]:
 
 def _run(plan: TrialPlan, engine: Engine, log: _Log) -> Outcome:
     with log.timed("boot"):
+        if plan.is_fresh and engine.holds(plan.placement):
+            engine.stop()
         log.boot = engine.boot(plan.placement, plan.seed)
     if engine.is_simulated:
         log.charge("boot", sum(log.boot.seconds.values()))
@@ -171,6 +183,8 @@ def _run(plan: TrialPlan, engine: Engine, log: _Log) -> Outcome:
     loads = sorted(plan.loads, key=lambda p: LOAD_ORDER.index(p.load))
     for n_done, load in enumerate(loads, start=1):
         phase = _replay(load, engine, log)
+        if phase.client is not None and phase.client.fault is not None:
+            return Broken(cause=f"{load.load}: {one_line(phase.client.fault)}", kind="client")
         measurement = replace(measurement, phases={**measurement.phases, load.load: phase})
         stopped = _stop(plan.stop_rule, phase, measurement) if n_done < len(loads) else None
         if stopped is not None:

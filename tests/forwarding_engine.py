@@ -4,6 +4,8 @@ A module of its own, and a light one, because worker processes import it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from objectives.measurement import EngineSample, PhaseMeasurement
 from optimizer.engines.engine import BootReport, Engine, LoadPlan, Placement
 
@@ -21,6 +23,9 @@ class ForwardingEngine:
     def boot(self, placement: Placement, seed: int) -> BootReport:
         return self._inner.boot(placement, seed)
 
+    def holds(self, placement: Placement) -> bool:
+        return self._inner.holds(placement)
+
     def configure(self, placement: Placement) -> None:
         self._inner.configure(placement)
 
@@ -32,6 +37,9 @@ class ForwardingEngine:
 
     def sample(self) -> tuple[EngineSample, ...]:
         return self._inner.sample()
+
+    def logs(self) -> Mapping[str, str]:
+        return self._inner.logs()
 
     def stop(self) -> None:
         self._inner.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,8 @@ def test_a_bad_value_is_one_line_that_names_the_flag(argv: list[str], message: s
         (["--engine", "tensorrt"], "--engine: invalid choice: 'tensorrt'"),
         (["--sampler", "nsga2"], "--sampler: invalid choice: 'nsga2'"),
         (["--time-unit", "h"], "--time-unit: invalid choice: 'h'"),
-        (["--gpu-sharing", "mig"], "--gpu-sharing: invalid choice: 'mig'"),
+        (["--gpu-sharing", "mps2"], "--gpu-sharing: invalid choice: 'mps2'"),
+        (["--confirm", "all"], "--confirm: invalid choice: 'all'"),
         (["--n-trial", "5"], "unrecognized arguments: --n-trial 5"),
         (["chat"], "unrecognized arguments: chat"),
         (["--study"], "--study: expected one argument"),
@@ -143,3 +145,40 @@ def test_lists_and_pairs() -> None:
     assert found.setup.advanced == ("enable_prefix_caching", "kv_cache_dtype")
     assert found.setup.variants == {"fp8": "/m/fp8"}
     assert found.setup.slos == ("ttft_p99_ms<=500", "itl_p99_ms<=50")
+
+
+def test_what_a_real_engine_is_told(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    found = options("--vllm-python", str(python), "--smoke", "--confirm", "none", "--gpu-sharing", "mig",
+                    "--attach", "chat=http://127.0.0.1:8000/v1/", "--attach", "https://host.example/llm", "--attach-anyway")  # fmt: skip
+    assert found.vllm_python == str(python), "a link into a virtual environment is not followed"
+    assert found.is_smoke and found.setup.is_smoke and found.setup.sharing == "mig"
+    assert found.attach == {"chat": "http://127.0.0.1:8000", "": "https://host.example/llm"}
+    assert found.is_attach_insisting
+    assert found.settings() == {"smoke": True, "attach": found.attach, "confirm": "none"}
+    plain = options()
+    assert (plain.vllm_python, plain.attach, plain.is_smoke, plain.confirm) == (None, {}, False, None)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--vllm-python", "/no/python"], "--vllm-python /no/python: is not there; give the Python of"),
+        (["--vllm-python", "/etc"], "--vllm-python /etc: is no program"),
+        (["--attach", "localhost:8000"], "--attach localhost:8000: give http://HOST:PORT"),
+        (["--attach", "http://"], "--attach http://: give http://HOST:PORT"),
+        (["--attach", "http://h:99999"], "--attach http://h:99999: give http://HOST:PORT"),
+        (["--attach", "ftp://h:1"], "--attach ftp://h:1: give http://HOST:PORT"),
+        (["--attach", "http://me:secret@h:1"], "--attach: the URL holds a password"),
+        (["--attach", "http://h:1", "--attach", "http://h:2"], "--attach http://h:2: given twice for everything"),
+        (["--attach", "http://h:1", "--engine", "simulator"], "--attach: a running server is measured, not simulated"),
+        (["--attach", "http://h:1", "--workers", "2"], "--workers 2: with --attach there is one server to measure"),
+        (["--attach-anyway"], "--attach-anyway: there is no --attach URL"),
+    ],
+)
+def test_what_a_real_engine_cannot_be_told(argv: list[str], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        options(*argv)
+    assert str(caught.value).startswith(message)
+    assert "secret@" not in str(caught.value)

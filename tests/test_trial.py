@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
-from objectives.measurement import EngineCounters, EngineSample, Load, PhaseMeasurement, RequestRecord
+from objectives.measurement import ClientReport, EngineCounters, EngineSample, Load, PhaseMeasurement, RequestRecord
 from objectives.metric import compute_metrics
 from objectives.objective import Limit, Objective, score
 from optimizer.clock import VirtualClock
@@ -44,12 +45,19 @@ class Scripted:
     is_simulated: bool = True
     calls: list[str] = field(default_factory=list)
     identity: str = "scripted 0"
+    held: Placement | None = None
 
     def boot(self, placement: Placement, seed: int) -> BootReport:
         self.calls.append(f"boot {seed}")
         if self.boot_failure:
             raise self.boot_failure
         return BootReport({"load": 10.0, "graph_capture": 5.0}, {"server": 100_000}, {"server": 6250}, None)
+
+    def holds(self, placement: Placement) -> bool:
+        return self.held == placement
+
+    def logs(self) -> dict[str, str]:
+        return {"server": f"{len(self.calls)} calls"}
 
     def configure(self, placement: Placement) -> None:
         self.calls.append("configure")
@@ -272,3 +280,63 @@ def test_all_failed_names_the_failure() -> None:  # case TOOL-08
 def test_a_run_replays_each_load_once() -> None:
     with pytest.raises(ValueError, match="each load once"):
         plan("steady", "steady")
+
+
+def held_by(engine: Scripted, placement: Placement) -> Scripted:
+    engine.held = placement
+    return engine
+
+
+def test_what_the_engine_holds_after_a_good_run_is_left_running() -> None:
+    first = plan("steady")
+    engine = held_by(Scripted(is_simulated=False), first.placement)
+    assert isinstance(run_trial(first, engine), Measured)
+    assert engine.calls == ["boot 7", "reset", "steady"]
+
+
+def test_a_fresh_run_stops_what_is_held_before_it_boots() -> None:
+    first = replace(plan("steady"), is_fresh=True)
+    engine = held_by(Scripted(is_simulated=False), first.placement)
+    run_trial(first, engine)
+    assert engine.calls == ["stop", "boot 7", "reset", "steady"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        EngineFailed("hang", "serving", "no token for 120 s", is_config_fault=False),
+        EngineFailed("runtime_peak", "serving", "out of memory", is_config_fault=True),
+        ZeroDivisionError(),
+        KeyboardInterrupt(),
+    ],
+)
+def test_after_a_failure_nothing_is_left_running(error: BaseException) -> None:
+    first = plan(*ALL)
+    engine = held_by(Scripted(in_load("stress", raising(error))), first.placement)
+    with contextlib.suppress(KeyboardInterrupt):
+        run_trial(first, engine)
+    assert engine.calls[-1] == "stop"
+
+
+def test_a_client_that_could_not_keep_up_is_no_measurement() -> None:
+    report = ClientReport(2, 900.0, 3.0, 1.0, 10_000, fault="sends were late: P99 900 ms")
+
+    def late(load: LoadPlan) -> PhaseMeasurement:
+        return replace(answer(load), client=report)
+
+    outcome = run_trial(plan(*ALL), engine := Scripted(in_load("stress", late)))
+    assert isinstance(outcome, Broken)
+    assert (outcome.kind, outcome.cause) == ("client", "stress: sends were late: P99 900 ms")
+    assert engine.calls[-2:] == ["stress", "stop"]
+    kept_up = run_trial(plan("steady"), Scripted(lambda p: replace(answer(p), client=replace(report, fault=None))))
+    assert isinstance(kept_up, Measured)
+
+
+def test_the_servers_words_come_with_the_outcome_however_it_ends() -> None:
+    error = EngineFailed(
+        "weights", "load", "y", is_config_fault=True, evidence=["CUDA out of memory"], bounds={"x": 1.0}
+    )
+    failed_one = run_trial(plan(*ALL), Scripted(boot_failure=error))
+    assert isinstance(failed_one, Infeasible) and failed_one.logs == {"server": "2 calls"}
+    assert (failed_one.evidence, failed_one.bounds) == (("CUDA out of memory",), {"x": 1.0})
+    assert run_trial(plan("steady"), Scripted()).logs == {"server": "4 calls"}

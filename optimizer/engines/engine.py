@@ -66,6 +66,9 @@ class LoadPlan:
     """The phase is cut this long after time 0; what is unanswered then is recorded as a time-out."""
     max_context_tokens: int = 0
     """Largest prompt + output in the trace (0: unknown)."""
+    style: Literal["tokens", "chat"] = "tokens"
+    """`tokens`: exact lengths. `chat`: text through the chat endpoint with the server's own sampling, lengths as they
+    come; a real engine only, the simulator knows no text."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,14 @@ class Engine(Protocol):
     def is_simulated(self) -> bool: ...
 
     def boot(self, placement: Placement, seed: int) -> BootReport:
-        """Start every instance. Raises EngineFailed; nothing is left running then. `seed` seeds boot-to-boot noise."""
+        """Start every instance. Raises EngineFailed; nothing is left running then. `seed` seeds boot-to-boot noise.
+
+        A placement that it holds is not started again: the report of its boot comes back with no seconds and
+        `facts["reused"]` True. Whatever else it holds is stopped first."""
+        ...
+
+    def holds(self, placement: Placement) -> bool:
+        """Whether servers with the same boot key are up, sound and idle. Never raises; the simulator holds nothing."""
         ...
 
     def configure(self, placement: Placement) -> None:
@@ -116,6 +126,10 @@ class Engine(Protocol):
 
     def stop(self) -> None:
         """Stop every instance; a second call does nothing."""
+        ...
+
+    def logs(self) -> Mapping[str, str]:
+        """Instance -> what its server printed since its boot, also after `stop`; empty where nothing prints."""
         ...
 
 

@@ -1,4 +1,5 @@
-"""Confirmation: the front's members measured once more, on traffic the search never saw and with another seed.
+"""Confirmation: the front's members, or those of them that are picked, measured once more, on traffic the search never
+saw and with another seed.
 
 Each runs three times: every load on the held-out window, and the steady load on the searched one with two other
 seeds, where it must sustain R again, both times.
@@ -10,8 +11,9 @@ run there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, Protocol, TypeVar
 
 from objectives.comparison import Comparison, compare
 from objectives.objective import Limit, Objective, Scorecard
@@ -26,6 +28,35 @@ CONFIRMATION_RUN, AGAIN_RUNS = 1, (2, 3)
 OTHER_TRAFFIC = 0.03
 """Other traffic at the same rate may leave this much more unserved than the reference does: as much as `sustained`
 itself allows, since windows differ in load by more."""
+
+
+Scope = Literal["none", "pick", "front"]
+"""What is measured again: nothing, the members that are picked, or every member of the front."""
+
+
+def scope_of(asked: Scope | None, *, is_simulated: bool) -> Scope:
+    """As asked; else the whole front where a run costs virtual time, and the picks where it costs real time."""
+    return asked or ("front" if is_simulated else "pick")
+
+
+class Candidate(Protocol):
+    """A member of the front, as far as choosing needs it."""
+
+    @property
+    def trial(self) -> int: ...
+
+    @property
+    def picks(self) -> Sequence[str]: ...
+
+
+M = TypeVar("M", bound=Candidate)
+
+
+def to_confirm(members: Sequence[M], scope: Scope, confirmed: Collection[int]) -> list[M]:
+    """The members still to be measured again. Asked anew after each round, since a pick that does not hold passes to
+    another member. What is never measured again stays labelled unconfirmed."""
+    able = {"none": [], "pick": [m for m in members if m.picks], "front": list(members)}[scope]
+    return [m for m in able if m.trial not in confirmed]
 
 
 @dataclass(frozen=True)
@@ -75,8 +106,10 @@ class Confirmer:
         )
 
     def _plan(self, trial: int, run: int, placement: Placement, loads: tuple[LoadPlan, ...]) -> TrialPlan:
+        """The first run of each on servers of its own, so that a lucky boot is not confirmed by itself."""
         seed = self.seed * 1_000_003 + 500_009 + max(trial, -1) * 13 + run
-        return TrialPlan(trial, run, "confirmation", placement, loads, seed)
+        is_fresh = run not in AGAIN_RUNS
+        return TrialPlan(trial, run, "confirmation", placement, loads, seed, is_fresh=is_fresh)
 
     def _judge_there(self, reference: Scorecard | None) -> Judge:
         if reference is None:

@@ -1,4 +1,5 @@
-"""An Outcome on disk: `outcome.json` for people, `samples.npz` for the raw samples, both or neither."""
+"""An Outcome on disk: `outcome.json` for people, `samples.npz` for the raw samples, `<instance>.log` for what its
+servers printed; all or nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from optimizer.deployment.secrets import MASK, has_secret, is_secret_name
+from optimizer.deployment.secrets import MASK, has_secret, is_secret_name, mask
 from optimizer.engines.engine import BootReport
 from optimizer.study.files import json_safe
 from optimizer.study.samples import read_measurement, write_measurement
@@ -53,12 +54,14 @@ def write_outcome(folder: Path, outcome: Outcome, about: dict[str, Any]) -> None
     body["about"] = about
     if isinstance(outcome, Measured | Stopped):
         write_measurement(folder / "samples.npz", outcome.measurement)
+    for instance, printed in outcome.logs.items():
+        (folder / f"{instance}.log").write_text(mask(printed), "utf-8", errors="replace")
     text = json.dumps(json_safe(body), indent=1, ensure_ascii=False, allow_nan=False)
     (folder / "outcome.json").write_text(text + "\n", "utf-8")
 
 
 def read_outcome(folder: Path) -> Outcome:
-    """The outcome as it was written; times to 0.1 µs, facts of the boot as JSON gave them back."""
+    """The outcome as it was written, without its logs; times to 0.1 µs, facts of the boot as JSON gave them back."""
     body = json.loads((folder / "outcome.json").read_text("utf-8"))
     name = body["outcome"]
     fields: dict[str, Any] = {field: body[field] for field in _OWN_FIELDS[name] if field in body}

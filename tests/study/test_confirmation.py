@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,15 @@ from objectives.comparison import compare
 from objectives.objective import Limit, Objective
 from optimizer.engines.engine import Placement
 from optimizer.study.calibration import Calibration
-from optimizer.study.confirmation import AGAIN_RUNS, CONFIRMATION_RUN, Confirmation, lost_gains
+from optimizer.study.confirmation import (
+    AGAIN_RUNS,
+    CONFIRMATION_RUN,
+    Confirmation,
+    Scope,
+    lost_gains,
+    scope_of,
+    to_confirm,
+)
 from optimizer.study.events import RunFinished
 from optimizer.study.setup import Setup
 from tests.small_study import (
@@ -157,3 +165,23 @@ def test_a_gain_is_lost_when_it_turns_or_when_none_is_left(after: tuple[float, f
     reference, floors = (1000.0, 100.0), (0.05, 0.05)
     before = compare((1200.0, 50.0), reference, OBJECTIVES, floors)
     assert lost_gains(before, compare(after, reference, OBJECTIVES, floors), OBJECTIVES) == lost
+
+
+@dataclass(frozen=True)
+class Member:
+    trial: int
+    picks: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("scope", "confirmed", "trials"),
+    [("front", (), [1, 2, 3]), ("front", (2,), [1, 3]), ("pick", (), [1, 3]), ("pick", (1, 3), []), ("none", (), [])],
+)
+def test_who_is_measured_again(scope: Scope, confirmed: tuple[int, ...], trials: list[int]) -> None:
+    members = [Member(1, ("knee",)), Member(2), Member(3, ("ttft", "itl"))]
+    assert [m.trial for m in to_confirm(members, scope, confirmed)] == trials
+
+
+def test_the_whole_front_only_where_it_costs_virtual_time() -> None:
+    assert (scope_of(None, is_simulated=True), scope_of(None, is_simulated=False)) == ("front", "pick")
+    assert scope_of("none", is_simulated=True) == "none" and scope_of("front", is_simulated=False) == "front"

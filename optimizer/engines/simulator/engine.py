@@ -84,6 +84,10 @@ class SimulatedEngine:
             },
         )
 
+    def holds(self, placement: Placement) -> bool:
+        """Never: booting costs no real time, and every trial has a seed of its own for its boot's noise."""
+        return False
+
     def configure(self, placement: Placement) -> None:
         before = self._require_boot()
         if boot_key(placement, LIVE) != boot_key(before, LIVE):
@@ -123,6 +127,9 @@ class SimulatedEngine:
 
     def stop(self) -> None:
         self._placement, self._booted, self._active, self._step_times = None, (), (), ()
+
+    def logs(self) -> Mapping[str, str]:
+        return {}
 
     # ---------------------------------------------------------------------------------------------------------------
 
