@@ -1,0 +1,1 @@
+"""Real vLLM servers: started, loaded, watched, ended."""
