@@ -1,0 +1,100 @@
+"""`python -m optimizer.diagnose --log FILE`: what a vLLM log says went wrong, and what to change. Needs no GPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from optimizer.cli import Parser, run_main
+
+if TYPE_CHECKING:
+    from optimizer.diagnosis.failure import Verdict
+
+EPILOG = """\
+Exit code: 0 nothing failed in the log, 1 a failure was found, 2 the log cannot be read.
+
+  python -m optimizer.diagnose --log server.log
+  kubectl logs pod/vllm-0 | python -m optimizer.diagnose --log - --json
+"""
+PEEK_BYTES = 65_536
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m optimizer.diagnose",
+        description="Say what a vLLM log says went wrong: kind, phase, cause, whose fault, bounds, advice.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--log", metavar="FILE|-", required=True, help="a server's log, plain or gzip; - is stdin")
+    parser.add_argument("--json", action="store_true", help="the verdict as one JSON object (null: nothing failed)")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0: nothing failed. 1: a failure was found. 2: bad input."""
+    args = build_parser().parse_args(argv)
+    verdict = _judge(args.log)
+    if args.json:
+        print(json.dumps(verdict.to_json() if verdict else None, indent=2, allow_nan=False, ensure_ascii=False))
+    else:
+        print(_text(verdict, args.log))
+    return 1 if verdict else 0
+
+
+def _judge(name: str) -> Verdict | None:
+    from optimizer.diagnosis.failure import judge
+    from optimizer.errors import UserError
+
+    if name == "-":
+        return judge(_lines(sys.stdin.buffer, "standard input"))
+    path = Path(name)
+    if path.is_dir():
+        raise UserError(f"--log {name}: is a folder; give the log file in it")
+    if not path.exists():
+        raise UserError(f"--log {name}: no such file; give a server's log, or - for standard input")
+    with path.open("rb") as file:
+        return judge(_lines(file, name))
+
+
+def _lines(file: BinaryIO, name: str) -> Iterator[str]:
+    """The log's lines as text, never more than one in memory. Refuses what is empty or no text."""
+    import gzip
+    import io
+
+    from optimizer.errors import UserError
+
+    buffered = io.BufferedReader(file, PEEK_BYTES) if isinstance(file, io.RawIOBase) else file
+    head: bytes = buffered.peek(PEEK_BYTES)[:PEEK_BYTES]  # type: ignore[attr-defined]
+    if not head:
+        raise UserError(f"--log {name}: is empty; a server's log was expected")
+    if head.startswith(b"\x1f\x8b"):
+        yield from _lines(io.BufferedReader(gzip.GzipFile(fileobj=buffered), PEEK_BYTES), name)
+        return
+    encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    if encoding != "utf-16" and head.count(b"\0") > len(head) // 100:
+        raise UserError(f"--log {name}: is no text; a server's log was expected")
+    yield from io.TextIOWrapper(buffered, encoding=encoding, errors="replace", newline="\n")
+
+
+def _text(verdict: Verdict | None, name: str) -> str:
+    if verdict is None:
+        return f"{'standard input' if name == '-' else name}: nothing failed in this log"
+    whose = "the configuration's" if verdict.config_fault else "not the configuration's"
+    lines = [f"{verdict.kind} ({verdict.phase or 'phase unknown'}): {verdict.cause}", f"fault: {whose}"]
+    lines += ["evidence:", *(f"  {text}" for text in verdict.evidence)] if verdict.evidence else []
+    lines += ["bounds:", *(f"  {k} = {_number(k, v)}" for k, v in verdict.bounds.items())] if verdict.bounds else []
+    lines += ["advice:", *(f"  {n}. {text}" for n, text in enumerate(verdict.advice, 1))] if verdict.advice else []
+    return "\n".join(lines)
+
+
+def _number(name: str, value: float) -> str:
+    return f"{value / 2**30:.2f} GiB" if "_bytes" in name else f"{value:g}"
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

@@ -1,0 +1,139 @@
+"""One line of an engine's log: who wrote it, when, how grave, and what it says, whatever the log went through.
+
+Read are vLLM's own lines of every version (`(EngineCore pid=7) ERROR 11-29 10:00:02 [core.py:1108] text`, 0.8's
+without a process, V0's with `file.py:161]`), uvicorn's, glog's and Python warnings; around them the marks of docker,
+compose, kubectl, CRI, journald, Ray and JSON log drivers; ANSI colours; progress bars that end in a carriage return.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+_DAYS_BEFORE = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """`time_s` counts from the start of the log's year: only differences mean anything."""
+
+    number: int
+    """From 1; every step of a progress bar is a line of its own."""
+    text: str
+    """The line as it stands in the log, without colours."""
+    process: str
+    """`APIServer`, `EngineCore`, `Worker_TP1`, `rank0`, ...; empty where the line does not say."""
+    pid: int | None
+    level: str
+    """DEBUG, INFO, WARNING, ERROR, CRITICAL; empty for tracebacks and whatever is printed past the logger."""
+    time_s: float | None
+    source: str
+    """`core.py:1108`, or empty."""
+    message: str
+
+
+_BREAK = re.compile(r"\r\n|\n|\r")
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_PROCESS = re.compile(r"\(([A-Za-z][\w:.-]*) pid=(\d+)(?:, ip=[\w.:]+)?\) ?")
+_RAYLET = re.compile(r"\((raylet|autoscaler)\b[^)]*\) ?")
+_RANK = re.compile(r"\[(rank\d+)\]: ?")
+_OUTER = re.compile(
+    r"(?:\[pod/\S+\] ?"
+    r"|[\w./-]{1,80} +\| ?"
+    r"|\d{4}-\d\d-\d\dT[\d:.,]+(?:Z|[+-]\d\d:?\d\d)? (?:(?:stdout|stderr) [FP] )?"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w./-]+(?:\[\d+\])?: )"
+)
+_LEVEL = re.compile(
+    r"(?:\d{4}-\d\d-\d\d[ T][\d:.,]+\s+(?:- )?(?:[\w.]+ - )?)?"
+    r"(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?::[\w.]+:|:| -)?\s+"
+    r"(?:((?:\d{4}-)?\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)?)\s+)?"
+    r"(?:\[?([\w./-]+\.(?:py|pyx|rs|cc|cpp):\d+)\] ?)?(?:\.\.\. )?"
+)
+_GLOG = re.compile(r"\[?([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+\s+(?:\d+ )?([\w./-]+:\d+)\] ")
+_GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
+_PYTHON_WARNING = re.compile(r"\S+:\d+: \w*Warning: ")
+_SPELLINGS = {"WARN": "WARNING", "FATAL": "CRITICAL"}
+_PREFIX_ENDS = 200
+"""A process mark further in belongs to the text, not to the line's head."""
+
+
+def read_lines(chunks: Iterable[str]) -> Iterator[LogLine]:
+    """The lines of a log given in pieces, such as an open file: nothing is held but the line at hand."""
+    number = 0
+    for chunk in chunks:
+        for raw in _BREAK.split(chunk[:-1] if chunk.endswith("\n") else chunk):
+            number += 1
+            yield parse_line(number, raw)
+
+
+def read_log(text: str) -> tuple[LogLine, ...]:
+    return tuple(read_lines([text])) if text else ()
+
+
+def parse_line(number: int, raw: str) -> LogLine:
+    text = _ANSI.sub("", raw) if "\x1b" in raw else raw
+    body, level = (_unwrapped(text)) if text[:1] == "{" else (text, "")
+    body, process, pid = _split_process(body)
+    level, time_s, source, message = _split_level(body, level)
+    return LogLine(number, text, process, pid, level, time_s, source, message.rstrip())
+
+
+def _unwrapped(text: str) -> tuple[str, str]:
+    """The message inside a JSON log driver's line (docker's `log`, python-json-logger's `message`), and its level."""
+    try:
+        row = json.loads(text)
+    except ValueError:
+        return text, ""
+    if not isinstance(row, dict):
+        return text, ""
+    inner = next((row[k] for k in ("log", "message", "msg") if isinstance(row.get(k), str)), text)
+    level = str(row.get("levelname") or row.get("level") or "").upper()
+    return inner.rstrip("\n"), level if level in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL") else ""
+
+
+def _split_process(text: str) -> tuple[str, str, int | None]:
+    """The text past every mark of its origin; the innermost process named is the one that wrote it."""
+    process, pid, at = "", None, 0
+    while mark := _OUTER.match(text, at):
+        at = mark.end()
+    while found := _process_at(text, at, at_start=bool(process)):
+        process, pid, at = found
+    return text[at:], process, pid
+
+
+def _process_at(text: str, at: int, *, at_start: bool) -> tuple[str, int | None, int] | None:
+    if rank := _RANK.match(text, at):
+        return rank[1], None, rank.end()
+    if raylet := _RAYLET.match(text, at):
+        return raylet[1], None, raylet.end()
+    mark = _PROCESS.match(text, at)
+    if mark is None and not at_start and " pid=" in text[:_PREFIX_ENDS] and not _LEVEL.match(text, at):
+        mark = _PROCESS.search(text, at, _PREFIX_ENDS)
+    return (mark[1], int(mark[2]), mark.end()) if mark else None
+
+
+def _split_level(body: str, level: str) -> tuple[str, float | None, str, str]:
+    if head := _LEVEL.match(body):
+        found = _SPELLINGS.get(head[1], head[1])
+        return found, _seconds(head[2]), head[3] or "", body[head.end() :]
+    if glog := _GLOG.match(body):
+        return _GLOG_LEVELS[glog[1]], None, glog[2], body[glog.end() :]
+    if _PYTHON_WARNING.match(body):
+        return "WARNING", None, "", body
+    return level, None, "", body
+
+
+def _seconds(date: str | None) -> float | None:
+    """Seconds since the start of the year, a leap year assumed: vLLM 0.32 logs `%m-%d %H:%M:%S` without a year."""
+    if not date or ":" not in date:
+        return None
+    digits = date.replace("T", " ").replace(",", ".")
+    try:
+        when = datetime.fromisoformat(digits if digits[4:5] == "-" else f"2000-{digits}")
+    except ValueError:
+        return None
+    days = _DAYS_BEFORE[when.month - 1] + when.day - 1
+    return days * 86400.0 + when.hour * 3600 + when.minute * 60 + when.second + when.microsecond / 1e6

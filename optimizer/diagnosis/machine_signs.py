@@ -1,0 +1,132 @@
+"""Failures that no configuration causes: ports, host memory, signals, hangs, drivers. Texts: vLLM 0.32
+v1/executor/multiproc_executor.py:316, v1/engine/core_client.py:743 and :817, v1/engine/utils.py:1400,
+distributed/device_communicators/shm_broadcast.py:108; Linux mm/oom_kill.c; PyTorch c10."""
+
+from optimizer.diagnosis.sign import sign
+
+HOST_RAM = "the host ran out of memory"
+
+SIGNS = (
+    sign(
+        "port",
+        "port",
+        r"\[Errno 98\]|EADDRINUSE|[Aa]ddress already in use",
+        "a port was already taken",
+        is_bare=True,
+    ),
+    sign(
+        "shm",
+        "host_ram",
+        r"creating shared memory segment|/dev/shm\S*.*No space left|unable to (?:write to|allocate shared memory"
+        r"|open shared memory)|[Bb]us error|exit code: -7\b",
+        "/dev/shm is too small or full",
+        is_bare=True,
+    ),
+    sign(
+        "kernel_oom",
+        "host_ram",
+        r"[Oo]ut of memory: Kill(?:ed)? process (?P<victim>\d+)|oom-kill:|oom_reaper: reaped|OOMKilled",
+        "the kernel killed a process because the host ran out of memory",
+        is_bare=True,
+    ),
+    sign(
+        "host_alloc",
+        "host_ram",
+        r"std::bad_alloc|DefaultCPUAllocator: (?:can't allocate|not enough) memory|^MemoryError\b"
+        r"|[Cc]annot allocate memory|\[Errno 12\]|numpy\.(?:_core|core)\._exceptions\._ArrayMemoryError",
+        HOST_RAM,
+        is_bare=True,
+    ),
+    sign(
+        "shell_killed", "host_ram", r"^(?:\S.*\s)?Killed(?:\s+.*)?$", "a process was killed: " + HOST_RAM, is_bare=True
+    ),
+    sign(
+        "busy_device",
+        "neighbour",
+        r"CUDA-capable device\(s\) is/are busy or unavailable",
+        "another process holds the card in exclusive mode",
+    ),
+    sign(
+        "rpc_timeout",
+        "hang",
+        r"RPC call to (?P<method>\w+) timed out",
+        "a worker did not answer {method} in time",
+        "serving",
+        rank="report",
+    ),
+    sign(
+        "start_timeout",
+        "hang",
+        r"Timed out waiting for engine core processes to start|Did not receive response from front-end process"
+        r"|[Tt]imed out after .* waiting for clients",
+        "the engine did not come up in time",
+        rank="report",
+    ),
+    sign(
+        "collective_timeout",
+        "hang",
+        r"Watchdog caught collective operation timeout",
+        "a collective operation between the GPUs did not end",
+        is_bare=True,
+        rank="report",
+    ),
+    sign(
+        "fatal_signal",
+        "killed",
+        r"Fatal Python error: (?P<what>Segmentation fault|Aborted|Illegal instruction)|Segfault encountered"
+        r"|^(?:\S.*\s)?(?:Segmentation fault|Aborted) ?(?:\(core dumped\))?$|exit code: -(?:11|6|4)\b",
+        "a process of the engine crashed",
+        is_bare=True,
+        rank="report",
+    ),
+    sign(
+        "killed",
+        "killed",
+        r"(?:Worker proc|[Ee]ngine core proc\w*) ?(?P<who>\S*) died unexpectedly \(exit code: -(?P<signal>\d+)\)"
+        r"|Failed core proc\(s\): \{'(?P<core>[^']+)': -(?P<core_signal>\d+)"
+        r"|[Tt]he worker died (?:unexpectedly )?by (?:SIGKILL|signal)",
+        "a process of the engine was killed by a signal",
+        rank="report",
+    ),
+    sign(
+        "worker_terminated",
+        "killed",
+        r"WorkerProc was terminated",
+        "a worker was told to end by a signal",
+        rank="report",
+        is_quiet=True,
+    ),
+    sign(
+        "died",
+        "killed",
+        r"engine core exited unexpectedly|Engine core proc\w* .*died unexpectedly|Worker proc \S+ died unexpectedly"
+        r"|AsyncLLM output_handler failed|EngineDeadError|Got fatal signal from worker",
+        "a process of the engine ended without a word, as after SIGKILL",
+        rank="consequence",
+        is_quiet=True,
+    ),
+    sign(
+        "no_device",
+        "unknown",
+        r"No CUDA GPUs are available|invalid device ordinal|Failed to infer device type|no CUDA-capable device"
+        r"|no NVIDIA driver on your system",
+        "no GPU is visible to the server (see CUDA_VISIBLE_DEVICES)",
+    ),
+    sign(
+        "device_fault",
+        "unknown",
+        r"illegal memory access|device-side assert|unspecified launch failure|misaligned address|uncorrectable ECC"
+        r"|NVRM: Xid|cudaErrorLaunchFailure",
+        "a kernel crashed on the GPU",
+        is_bare=True,
+    ),
+    sign("disk", "unknown", r"\[Errno 28\]|No space left on device", "no space left on the disk", rank="report"),
+    sign("files", "unknown", r"\[Errno 24\]|Too many open files", "too many open files (ulimit -n)"),
+    sign(
+        "nccl",
+        "unknown",
+        r"NCCL error(?: in)?: ?(?P<what>.*)|DistBackendError",
+        "the GPUs' communication (NCCL) failed",
+        rank="report",
+    ),
+)

@@ -1,0 +1,220 @@
+"""Reading a log once, line by line, for what failed in it: findings, signs of life, and how the server ended.
+
+A log may hold several boots (a container that restarts): only the last one is judged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from optimizer.diagnosis import machine_signs, memory_signs, refusal_signs
+from optimizer.diagnosis.boot_progress import READY, BootProgress
+from optimizer.diagnosis.log_line import LogLine
+from optimizer.diagnosis.sign import Rank, Sign
+from optimizer.diagnosis.stall import Stall
+
+SIGNS: tuple[Sign, ...] = (*memory_signs.SIGNS, *machine_signs.SIGNS, *refusal_signs.SIGNS)
+
+REFUSALS = frozenset({"arguments", "model_missing", "version", "unknown", "port"})
+"""Kinds that a serving engine survives: after it was ready they count only if it died."""
+
+
+def _any_of(signs: Iterable[Sign]) -> re.Pattern[str]:
+    """One pattern for all of them, without names (which may not repeat): the quick test."""
+    return re.compile("|".join(re.sub(r"\?P<\w+>", "?:", s.pattern.pattern) for s in signs))
+
+
+_ANY, _ANY_BARE = _any_of(SIGNS), _any_of(s for s in SIGNS if s.is_bare)
+_QUIET = tuple(s for s in SIGNS if s.is_quiet)
+_ANY_QUIET = _any_of(_QUIET)
+
+_BANNER = re.compile(r"vLLM API server version|non-default args:|args: Namespace\(")
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
+_FRAME = re.compile(r"^[\s|]*File \".*\", line \d+, in (\S+)|traceback:.* in (\w+)$")
+_EXCEPTION = re.compile(
+    r"^[\s|+]*(?:[\w.]+\.)?\w*(?:Error|Exception|Timeout|Exit|Interrupt)(?:: .*|:?$)|^\s*Value error, "
+)
+_DEATH = re.compile(
+    r"EngineCore (?:failed to start|encountered|hit an exception)|Engine core initialization failed|Engine core proc"
+    r"|Engine process failed to start|WorkerProc (?:failed|hit|initialization failed)|Executor failed|EngineDead"
+    r"|Worker failed with error|AsyncLLM output_handler failed|engine core exited unexpectedly|Got fatal signal"
+    r"|died unexpectedly|Frontend process failed|Background loop|MQLLMEngine|Failed core proc"
+)
+_BOOT_DEATH = re.compile(r"failed to start|[Ii]nitialization failed|during engine core initialization")
+_SERVING_DEATH = re.compile(r"encountered a fatal error|output_handler failed|EngineDead|Background loop")
+_NOISE = re.compile(
+    r"RuntimeError: cancelled|CancelledError|SystemExit|KeyboardInterrupt|BrokenPipeError|EOFError"
+    r"|ConnectionResetError|zmq\.error"
+)
+"""What the processes around a dead one raise: no cause of anything."""
+_TOLD = re.compile(
+    r"\[shutdown\] API server: shutdown triggered|[Rr]eceived (?:signal )?SIG(?:TERM|INT)|Gracefully stopping"
+    r"|^Shutting down$|^\s*KeyboardInterrupt"
+)
+"""The API server's own words; the engine's `trigger received signal` alone means that somebody ended the engine."""
+_ENGINE_TOLD = re.compile(r"EngineCore: trigger received signal=(\w+)")
+_ALIVE = re.compile(r"\"POST /\S+ HTTP/[\d.]+\" 200|Avg generation throughput: (?!0\.0 )\d")
+
+
+@dataclass
+class Finding:
+    """A line that may be the cause, with what surrounds it. `sign` None: an exception that no sign explains."""
+
+    line: LogLine
+    sign: Sign | None
+    groups: dict[str, str]
+    frames: tuple[str, ...]
+    """Functions of the traceback that the line ends, outermost first; empty where there is none."""
+    phase: str | None
+    """The boot's phase then; None before any line told one."""
+    is_ready: bool
+    n_alive_after: int = 0
+    """Signs of life between it and the death."""
+    details: list[LogLine] = field(default_factory=list)
+    """Lines that carry on its text, as pydantic's errors do."""
+
+    @property
+    def rank(self) -> Rank:
+        return self.sign.rank if self.sign else "report"
+
+    @property
+    def kind(self) -> str:
+        return self.sign.kind if self.sign else "unknown"
+
+
+class Scan:
+    """Feed every line, then read the fields."""
+
+    def __init__(self) -> None:
+        self.pids: set[int] = set()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.findings: list[Finding] = []
+        self.progress = BootProgress()
+        self.stall = Stall()
+        self.deaths: list[LogLine] = []
+        self.first_error: LogLine | None = None
+        self.told_to_stop: LogLine | None = None
+        self.engine_signal = ""
+        """The signal that the engine process itself says it got."""
+        self.kept: list[LogLine] = []
+        """Lines that state facts: sizes, arguments, times."""
+        self.dumps: list[LogLine] = []
+        """The requests of the step that failed, as vLLM dumps them."""
+        self.late_frames: list[str] = []
+        """Functions named after the first finding, for logs that print the traceback last."""
+        self._frames: dict[str, list[str]] = {}
+        self._open: Finding | None = None
+
+    @property
+    def has_died(self) -> bool:
+        return bool(self.deaths)
+
+    @property
+    def died_booting(self) -> bool:
+        return any(_BOOT_DEATH.search(line.message) for line in self.deaths)
+
+    @property
+    def died_serving(self) -> bool:
+        return any(_SERVING_DEATH.search(line.message) for line in self.deaths)
+
+    def feed(self, line: LogLine) -> None:
+        message = line.message
+        if line.level in ("INFO", "") and _BANNER.search(message):
+            self._begin()
+        if line.pid is not None:
+            self.pids.add(line.pid)
+        if self.told_to_stop is None:
+            self.stall.feed(line)
+        if self.progress.feed(line) or line.level == "INFO":
+            self._note_life(line)
+        if self._is_frame(line) or self.told_to_stop is not None:
+            return
+        if line.level in ("INFO", "WARNING", "DEBUG"):
+            self._feed_quiet(line)
+        else:
+            self._feed_grave(line)
+
+    def _note_life(self, line: LogLine) -> None:
+        """A server that goes on was not killed by what came before."""
+        message = line.message
+        if "took" in message or "KV cache" in message or "args:" in message or "LLM engine" in message:
+            self.kept.append(line)
+        if READY.search(message):
+            self.findings.clear()
+        elif _ALIVE.search(message) and not self.deaths:
+            for finding in self.findings:
+                finding.n_alive_after += 1
+        elif self.progress.phase != "config" and self.findings:
+            self.findings = [f for f in self.findings if not (f.phase == "config" and f.kind in REFUSALS)]
+
+    def _is_frame(self, line: LogLine) -> bool:
+        """Collects the functions of the traceback at hand, one traceback a process at a time."""
+        if _TRACEBACK.search(line.message):
+            self._frames[line.process] = []
+            self._open = None
+        if match := _FRAME.search(line.message):
+            self._frames.setdefault(line.process, []).append(match[1] or match[2])
+            if self.findings:
+                self.late_frames.append(match[1] or match[2])
+            return True
+        return False
+
+    def _feed_quiet(self, line: LogLine) -> None:
+        self._open = None
+        if told := _ENGINE_TOLD.search(line.message):
+            self.engine_signal = told[1]
+        if not self.findings and not self.deaths and _TOLD.search(line.message):
+            self.told_to_stop = line
+        elif line.level == "WARNING" and _ANY_QUIET.search(line.message):
+            self._find(line, _QUIET)
+
+    def _feed_grave(self, line: LogLine) -> None:
+        message = line.message
+        if "Dumping scheduler output" in message or "Dumping input data" in message:
+            self.dumps.append(line)
+            return
+        is_grave = bool(line.level) or _EXCEPTION.match(message) is not None
+        if (_ANY if is_grave else _ANY_BARE).search(message):
+            self._find(line, SIGNS if is_grave else tuple(s for s in SIGNS if s.is_bare))
+        elif _DEATH.search(message):
+            self._note_death(line)
+        elif is_grave and _EXCEPTION.match(message) and not _NOISE.search(message):
+            self._add(Finding(line, None, {}, self._taken_frames(line), self._phase(), self.progress.is_ready))
+        elif line.level and self.first_error is None and message[:1].strip() and not _TRACEBACK.search(message):
+            self.first_error = line
+        elif self._open is not None and not line.level and len(self._open.details) < 8:
+            self._open.details.append(line)
+
+    def _find(self, line: LogLine, signs: tuple[Sign, ...]) -> None:
+        for sign in signs:
+            if match := sign.pattern.search(line.message):
+                groups = {k: v for k, v in match.groupdict().items() if v is not None}
+                frames, is_ready = self._taken_frames(line), self.progress.is_ready
+                self._add(Finding(line, sign, groups, frames, self._phase(), is_ready))
+                break
+        if _DEATH.search(line.message):
+            self._note_death(line)
+
+    def _add(self, finding: Finding) -> None:
+        self.findings.append(finding)
+        self._open = finding
+
+    def _note_death(self, line: LogLine) -> None:
+        if line.level in ("ERROR", "CRITICAL", "WARNING") or not line.level:
+            self.deaths.append(line)
+
+    def _taken_frames(self, line: LogLine) -> tuple[str, ...]:
+        return tuple(self._frames.pop(line.process, ()))
+
+    def _phase(self) -> str | None:
+        return self.progress.phase if self.progress.n_steps else None
+
+
+def scan_log(lines: Iterable[LogLine]) -> Scan:
+    scan = Scan()
+    for line in lines:
+        scan.feed(line)
+    return scan
