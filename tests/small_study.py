@@ -98,6 +98,9 @@ class MoodyEngineSpec:
     def build(self) -> Engine:
         return MoodyEngine(self)
 
+    def build_for(self, slot: int, n_slots: int, gpu_uuids: tuple[str, ...]) -> Engine:
+        return self.build()
+
 
 class MoodyEngine(ForwardingEngine):
     def __init__(self, spec: MoodyEngineSpec) -> None:

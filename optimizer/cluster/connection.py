@@ -109,6 +109,11 @@ def count_room(nodes: list[dict[str, Any]], n_gpus_each: int) -> dict[str, int]:
     return room
 
 
+def most_on_a_node(nodes: list[dict[str, Any]], n_gpus_each: int, n_slots: int) -> int:
+    """The most of these slots that any one node can get; they divide its cores among them."""
+    return max(1, min(n_slots, max(count_room(nodes, n_gpus_each).values(), default=1)))
+
+
 def fit_slots(nodes: list[dict[str, Any]], n_gpus_each: int, asked: int | None, address: str) -> int:
     """The number of slots on this cluster: all it holds, or fewer if asked.
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from optimizer.errors import Unavailable
 from optimizer.trial import Outcome, TrialPlan
+
+NO_SLOT = "no_slot"
+"""Kind of a Broken outcome that only says so: the plan never started."""
+
+
+class NoSlotLeft(Unavailable):
+    """Every slot was given up; the message says why. What is recorded is kept, and a resume goes on."""
 
 
 @dataclass(frozen=True)
@@ -20,13 +28,21 @@ class Executor(Protocol):
     """Runs plans on slots. Close it (or leave its `with` block): no process of ours remains."""
 
     @property
-    def n_slots(self) -> int: ...
+    def n_slots(self) -> int:
+        """Plans that run at once: slots that still work, and no more than the limit."""
+        ...
 
     @property
     def n_outstanding(self) -> int: ...
 
-    def submit(self, plan: TrialPlan) -> None:
-        """Queue a plan. Never blocks on the run itself."""
+    def submit(self, plan: TrialPlan, delay_s: float = 0.0) -> None:
+        """Queue a plan, to be started in `delay_s` at the earliest. Never blocks on the run itself.
+
+        Raises NoSlotLeft when no slot works any more."""
+        ...
+
+    def limit(self, n_slots: int) -> None:
+        """From now on at most so many at once, at least one; the servers of slots that fall out are stopped."""
         ...
 
     def wait(self, timeout_s: float) -> tuple[Finished, ...]:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections import deque
+import time
 from dataclasses import replace
 
-from optimizer.cluster.executor import Finished
+from optimizer.cluster.executor import NO_SLOT, Finished, NoSlotLeft
+from optimizer.cluster.fitness import Fitness
+from optimizer.cluster.plan_queue import PlanQueue, key_of
 from optimizer.engines.build import EngineSpec
-from optimizer.trial import TrialPlan, run_trial
+from optimizer.trial import Broken, TrialPlan, run_trial
 
 
 class InlineExecutor:
     """One slot in this process. `wait` runs one queued plan to its end, however small its time-out:
-    nothing can interrupt it but Ctrl-C."""
+    nothing can interrupt it but Ctrl-C. A slot whose device is quarantined takes no more plans."""
 
     def __init__(self, spec: EngineSpec) -> None:
         self._engine = spec.build()
-        self._pending: deque[TrialPlan] = deque()
+        self._pending = PlanQueue()
+        self._fitness = Fitness()
+        self._key, self._cause = "", ""
 
     def __enter__(self) -> InlineExecutor:
         return self
@@ -26,7 +30,7 @@ class InlineExecutor:
 
     @property
     def n_slots(self) -> int:
-        return 1
+        return 0 if self._cause else 1
 
     @property
     def n_outstanding(self) -> int:
@@ -36,17 +40,30 @@ class InlineExecutor:
     def engine_identity(self) -> str:
         return self._engine.identity
 
-    def submit(self, plan: TrialPlan) -> None:
-        self._pending.append(plan)
+    def submit(self, plan: TrialPlan, delay_s: float = 0.0) -> None:
+        if self._cause:
+            raise NoSlotLeft(f"no worker is left ({self._cause})")
+        self._pending.add(plan, delay_s)
+
+    def limit(self, n_slots: int) -> None:
+        """There is one slot anyway."""
 
     def wait(self, timeout_s: float) -> tuple[Finished, ...]:
-        if not self._pending:
+        pause_s = self._pending.until_ready_s()
+        if pause_s:
+            time.sleep(min(pause_s, max(timeout_s, 0.0)))
+        plan = self._pending.take(self._key)
+        if plan is None:
             return ()
-        plan = self._pending.popleft()
-        return (Finished(plan, replace(run_trial(plan, self._engine), worker="inline")),)
+        outcome = replace(run_trial(plan, self._engine), worker="inline")
+        self._key = "" if self._engine.is_simulated else key_of(plan)
+        self._cause = self._fitness.judge(outcome) or ""
+        left = self._pending.drain() if self._cause else ()
+        lost = (Finished(p, Broken(cause=f"no worker is left ({self._cause})", kind=NO_SLOT)) for p in left)
+        return (Finished(plan, outcome), *lost)
 
     def cancel_all(self) -> None:
-        self._pending.clear()
+        self._pending.drain()
 
     def close(self) -> None:
         self.cancel_all()

@@ -14,8 +14,9 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 from optimizer.cluster.badge import SURPLUS, Admission, own_badge
-from optimizer.cluster.connection import check_runtime_env, connect, fit_slots, probe
-from optimizer.cluster.executor import Finished
+from optimizer.cluster.connection import check_runtime_env, connect, fit_slots, most_on_a_node, probe
+from optimizer.cluster.executor import NO_SLOT, Finished, NoSlotLeft
+from optimizer.cluster.plan_queue import PlanQueue
 from optimizer.cluster.ray_slot import Slot
 from optimizer.cluster.slots import Gpu, GpuClass, count_slots
 from optimizer.cluster.supervision import LocalRay, local_environment
@@ -58,7 +59,8 @@ class RayExecutor:
         self._admission = Admission(
             own_badge(), kind if spec.n_gpus else None, address is None, kind is not None, n_slots
         )
-        self._pending: deque[TrialPlan] = deque()
+        self._pending = PlanQueue()
+        self._limit: int | None = None
         self._finished: deque[Finished] = deque()
         self._slots: list[Slot] = []
         self._failure: BaseException | None = None
@@ -105,7 +107,8 @@ class RayExecutor:
             n_slots = fit_slots(ray.nodes(), self._spec.n_gpus, self._asked, address)
             if self._admission.gpu_class and not self._local:  # any of them may hold the wrong kind of card
                 n_slots = fit_slots(ray.nodes(), self._spec.n_gpus, None, address)
-            slots = [Slot(f"ray-{i}", self._spec, self._admission.judge) for i in range(n_slots)]
+            n_on_node = most_on_a_node(ray.nodes(), self._spec.n_gpus, n_slots)
+            slots = [Slot(f"ray-{i}", self._spec, self._admission.judge, i, n_on_node) for i in range(n_slots)]
             for slot in slots:
                 slot.start()
             self._slots = slots
@@ -129,9 +132,9 @@ class RayExecutor:
     def n_slots(self) -> int:
         """Slots that still work. Before the start is through: the number asked for, else it waits for the cluster."""
         if not self._await_start(0.0 if self._asked else START_RAY_WITHIN_S) and self._asked:
-            return self._asked
+            return min(self._asked, self._limit or self._asked)
         n_working = sum(slot.stage != "retired" for slot in self._slots)
-        return min(n_working, self._asked or n_working)
+        return min(n_working, self._asked or n_working, self._limit or n_working)
 
     @property
     def n_outstanding(self) -> int:
@@ -144,12 +147,17 @@ class RayExecutor:
             f"{slot.name}: {slot.cause}" for slot in self._slots if slot.stage == "retired" and slot.cause != SURPLUS
         )
 
-    def submit(self, plan: TrialPlan) -> None:
+    def limit(self, n_slots: int) -> None:
+        self._limit = max(n_slots, 1)
+        if self._is_start_over.is_set():
+            self._shed()
+
+    def submit(self, plan: TrialPlan, delay_s: float = 0.0) -> None:
         if self._is_closed:
             raise Unavailable("the executor is closed; build a new one")
         if self._await_start(0.0) and not self.n_slots:
-            raise Unavailable(f"no worker is left ({'; '.join(self.notices)})")
-        self._pending.append(plan)
+            raise NoSlotLeft(f"no worker is left ({'; '.join(self.notices)})")
+        self._pending.add(plan, delay_s)
         if self._is_start_over.is_set():
             self._advance(0.0)
 
@@ -171,7 +179,9 @@ class RayExecutor:
 
         self._dispatch()
         waiting = {slot.ref: slot for slot in self._slots if slot.ref is not None}
-        if waiting:
+        if not waiting:
+            time.sleep(min(wait_s, self._pending.until_ready_s() or 0.0))
+        else:
             ray.wait(list(waiting), num_returns=1, timeout=wait_s)
             ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
             for slot in [waiting[ref] for ref in ready]:
@@ -185,19 +195,31 @@ class RayExecutor:
             self._finished.append(finished)
 
     def _dispatch(self) -> None:
+        self._shed()
         for slot in self._slots:
             if self._pending and slot.stage == "absent":
                 slot.start()
-            elif self._pending and slot.stage == "idle":
-                slot.run(self._pending.popleft())
+        idle = [slot for slot in self._slots if slot.stage == "idle"]
+        for slot in sorted(idle, key=lambda s: not s.key):  # those with servers up choose first
+            others = {other.key for other in self._slots if other is not slot and other.key}
+            plan = self._pending.take(slot.key, others)
+            if plan is not None:
+                slot.run(plan)
         if self._slots and all(slot.stage == "retired" for slot in self._slots):
             cause = f"no worker is left ({'; '.join(self.notices)})"
-            self._finished += [Finished(plan, Broken(cause=cause)) for plan in self._pending]
-            self._pending.clear()
+            self._finished += [Finished(p, Broken(cause=cause, kind=NO_SLOT)) for p in self._pending.drain()]
+
+    def _shed(self) -> None:
+        """Give up slots beyond the limit as they fall idle, their servers stopped in good order."""
+        n_over = sum(slot.stage != "retired" for slot in self._slots) - (self._limit or len(self._slots))
+        able = [slot for slot in reversed(self._slots) if slot.stage not in ("run", "retired")]
+        for slot in able[: max(n_over, 0)]:
+            self._stop([slot])
+            slot.retire(SURPLUS)
 
     def cancel_all(self) -> None:
         """Workers that run a plan are killed; fresh ones start with the next plan."""
-        self._pending.clear()
+        self._pending.drain()
         self._finished.clear()
         for slot in self._slots:
             if slot.stage == "run":
@@ -225,10 +247,16 @@ class RayExecutor:
         import ray
 
         self.cancel_all()
-        stopping = [ref for slot in self._slots if (ref := slot.ask_to_stop()) is not None]
+        self._stop(self._slots)
+        ray.shutdown()
+
+    @staticmethod
+    def _stop(slots: Sequence[Slot]) -> None:
+        import ray
+
+        stopping = [ref for slot in slots if (ref := slot.ask_to_stop()) is not None]
         if stopping:
             ray.wait(stopping, num_returns=len(stopping), timeout=STOP_WITHIN_S)
-        ray.shutdown()
 
 
 def check_spec(spec: Any) -> None:

@@ -10,10 +10,12 @@ from typing import Any, Literal
 from optimizer.cluster.badge import Badge
 from optimizer.cluster.connection import first_line
 from optimizer.cluster.executor import Finished
+from optimizer.cluster.fitness import Fitness
+from optimizer.cluster.plan_queue import key_of
 from optimizer.cluster.worker import SlotWorker
 from optimizer.engines.build import EngineSpec
 from optimizer.errors import OptimizerError, Unavailable
-from optimizer.trial import Broken, TrialPlan
+from optimizer.trial import Broken, Measured, Stopped, TrialPlan
 
 Stage = Literal["absent", "badge", "prepare", "idle", "run", "retired"]
 START_WITHIN_S = 90.0
@@ -31,7 +33,8 @@ class Slot:
     A worker is never restarted by Ray: a plan that was lost is told as Broken, once, and a fresh worker takes over.
     Whatever a lost worker still returns is not looked at."""
 
-    def __init__(self, name: str, spec: EngineSpec, admit: Admit) -> None:
+    def __init__(self, name: str, spec: EngineSpec, admit: Admit, number: int = 0, n_on_node: int = 1) -> None:
+        """`number` of `n_on_node`: which share of its node's cores the slot takes, as far as it is known here."""
         self.name = name
         self.stage: Stage = "absent"
         self.ref: Any = None
@@ -39,6 +42,11 @@ class Slot:
         self.cause = ""
         """Why the last worker was lost, or why the slot was given up."""
         self.badge: Badge | None = None
+        self.key = ""
+        """What its servers are up for; empty if nothing runs, or nobody knows."""
+        self._number, self._n_on_node = number, n_on_node
+        self._fitness = Fitness()
+        self._is_real = False
         self._spec = spec
         self._admit = admit
         self._actor: Any = None
@@ -51,12 +59,13 @@ class Slot:
 
         actor_class = ray.remote(max_restarts=0, max_task_retries=0)(SlotWorker)
         booked = {"num_cpus": 1, "num_gpus": self._spec.n_gpus}
-        self._actor = actor_class.options(**booked).remote(self.name, self._spec.n_gpus)
+        place = (self._number % self._n_on_node, self._n_on_node)
+        self._actor = actor_class.options(**booked).remote(self.name, self._spec.n_gpus, *place)
         self._await("badge", self._actor.badge.remote())
         self._start_until_s = time.monotonic() + START_WITHIN_S
 
     def run(self, plan: TrialPlan) -> None:
-        self._plan = plan
+        self._plan, self.key = plan, key_of(plan) if self._is_real else ""
         self._await("run", self._actor.run.remote(plan))
 
     def _await(self, stage: Stage, ref: Any) -> None:
@@ -87,12 +96,17 @@ class Slot:
                 self._await("prepare", self._actor.prepare.remote(self._spec))
             return None
         if self.stage == "prepare":
+            self._is_real = bool(value)
             self._await("idle", None)
             return None
         assert self._plan is not None
         finished = Finished(self._plan, pickle.loads(value))
         self._n_losses, self._plan = 0, None
         self._await("idle", None)
+        if not isinstance(finished.outcome, Measured | Stopped):
+            self.key = ""
+        if (unfit := self._fitness.judge(finished.outcome)) is not None:
+            self.retire(unfit)
         return finished
 
     def _take_error(self, error: Any) -> Finished | None:
@@ -129,7 +143,7 @@ class Slot:
 
         if self._actor is not None:
             ray.kill(self._actor, no_restart=True)
-        self._actor = None
+        self._actor, self.key = None, ""
         self._await("absent", None)
 
     def forget(self) -> None:

@@ -22,9 +22,12 @@ from optimizer.trial import TrialPlan, run_trial
 class SlotWorker:
     """One slot's process. Made into a Ray actor by the executor; its methods run one after another."""
 
-    def __init__(self, name: str, n_gpus: int) -> None:
+    def __init__(self, name: str, n_gpus: int, slot: int = 0, n_slots: int = 1) -> None:
+        """`slot` of `n_slots` on this node, counted from 0: which share of its cores is this slot's."""
         self._name = name
         self._n_gpus = n_gpus
+        self._slot, self._n_slots = slot, n_slots
+        self._uuids: tuple[str, ...] = ()
         self._engine: Engine | None = None
 
     def badge(self) -> Badge:
@@ -32,13 +35,15 @@ class SlotWorker:
         if self._n_gpus == 0:
             return own_badge()
         visible = check_lease(os.environ.get("CUDA_VISIBLE_DEVICES"), leased_gpus(), self._n_gpus)
-        by_name = {key: gpu.kind for gpu in detect_gpus().gpus for key in (str(gpu.index), gpu.uuid)}
-        return own_badge(visible, tuple(by_name[v] for v in visible if v in by_name))
+        by_name = {key: gpu for gpu in detect_gpus().gpus for key in (str(gpu.index), gpu.uuid)}
+        self._uuids = tuple(by_name[v].uuid if v in by_name else v for v in visible)
+        self._slot = slot_on_node(visible, self._n_gpus, self._slot) % self._n_slots
+        return own_badge(visible, tuple(by_name[v].kind for v in visible if v in by_name))
 
-    def prepare(self, spec: EngineSpec) -> str:
-        """Build the engine for all trials to come; its identity."""
-        self._engine = spec.build()
-        return self._engine.identity
+    def prepare(self, spec: EngineSpec) -> bool:
+        """Build the engine for all trials to come. Whether it is a real one, whose servers outlive a trial."""
+        self._engine = spec.build_for(self._slot, self._n_slots, self._uuids)
+        return not self._engine.is_simulated
 
     def run(self, plan: TrialPlan) -> bytes:
         """The outcome, pickled here: Ray would lend its arrays from shared memory for as long as they live."""
@@ -48,6 +53,11 @@ class SlotWorker:
     def stop(self) -> None:
         if self._engine is not None:
             self._engine.stop()
+
+
+def slot_on_node(visible: Sequence[str], n_gpus: int, slot: int) -> int:
+    """By the indices of its GPUs, where Ray names them so; else the number it was given."""
+    return min(map(int, visible)) // n_gpus if visible and all(v.isdigit() for v in visible) else slot
 
 
 def leased_gpus() -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from optimizer.engines.engine import Engine
 
 if TYPE_CHECKING:
     from optimizer.engines.simulator.engine import SimulatorSpec
+    from optimizer.engines.vllm.spec import AttachSpec, VllmSpec
 
 
 class EngineSpec(Protocol):
@@ -31,6 +32,10 @@ class EngineSpec(Protocol):
         """The engine, not booted. Raises UserError or Unavailable when this machine cannot run it."""
         ...
 
+    def build_for(self, slot: int, n_slots: int, gpu_uuids: tuple[str, ...]) -> Engine:
+        """The same for one of several slots on a machine: it keeps to its share of the cores, and to its GPUs."""
+        ...
+
 
 @dataclass(frozen=True)
 class SimulatedEngineSpec:
@@ -46,3 +51,45 @@ class SimulatedEngineSpec:
         from optimizer.engines.simulator.engine import SimulatedEngine
 
         return SimulatedEngine(self.simulator)
+
+    def build_for(self, slot: int, n_slots: int, gpu_uuids: tuple[str, ...]) -> Engine:
+        return self.build()
+
+
+@dataclass(frozen=True)
+class RealEngineSpec:
+    """vLLM servers on this slot's GPUs, or on the CPU."""
+
+    vllm: VllmSpec
+
+    @property
+    def n_gpus(self) -> int:
+        return self.vllm.n_gpus
+
+    def build(self) -> Engine:
+        """The only slot of this machine, on the first of the study's cards."""
+        return self.build_for(0, 1, self.vllm.gpu_uuids[: self.n_gpus])
+
+    def build_for(self, slot: int, n_slots: int, gpu_uuids: tuple[str, ...]) -> Engine:
+        from optimizer.engines.vllm.engine import VllmEngine
+
+        return VllmEngine(self.vllm, slot, n_slots, gpu_uuids)
+
+
+@dataclass(frozen=True)
+class AttachedEngineSpec:
+    """Servers that run already; one slot."""
+
+    attach: AttachSpec
+
+    @property
+    def n_gpus(self) -> int:
+        return 0
+
+    def build(self) -> Engine:
+        from optimizer.engines.vllm.attached import AttachedEngine
+
+        return AttachedEngine(self.attach)
+
+    def build_for(self, slot: int, n_slots: int, gpu_uuids: tuple[str, ...]) -> Engine:
+        return self.build()

@@ -61,6 +61,9 @@ class OnGpu:
     def build(self) -> Engine:
         return self.inner.build()
 
+    def build_for(self, slot: int, n_slots: int, gpu_uuids: tuple[str, ...]) -> Engine:
+        return self.build()
+
 
 def test_close_stops_engines_leaves_no_process_and_more_workers_than_cores_do_not_wait(tmp_path: Path) -> None:
     n_slots = n_usable_cores() + 1

@@ -34,6 +34,9 @@ class FaultyEngineSpec:
     def build(self) -> Engine:
         return FaultyEngine(self.simulator.build(), self.stop_file)
 
+    def build_for(self, slot: int, n_slots: int, gpu_uuids: tuple[str, ...]) -> Engine:
+        return self.build()
+
 
 class FaultyEngine(ForwardingEngine):
     def __init__(self, inner: Engine, stop_file: str) -> None:
