@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from objectives.measurement import EngineCounters, EngineSample, Load, Measurement, PhaseMeasurement, RequestRecord
+from optimizer.study.columns import Columns, coded, float_or_none, int_or_none, real, whole
+from optimizer.study.machine_samples import pack_machine, unpack_machine
 
 TICKS_PER_S = 10_000_000
 _COMPRESSION_LEVEL = 1
@@ -36,7 +38,7 @@ def write_measurement(path: Path, measurement: Measurement) -> None:
         "kv_tokens": dict(measurement.kv_tokens),
         "phases": {},
     }
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: Columns = {}
     for load, phase in measurement.phases.items():
         texts, columns = _pack_phase(phase)
         header["phases"][load] = texts
@@ -58,32 +60,33 @@ def read_measurement(path: Path) -> Measurement:
     return Measurement(phases, header["is_simulated"], header["engine"], header["kv_tokens"])
 
 
-def _pack_phase(phase: PhaseMeasurement) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def _pack_phase(phase: PhaseMeasurement) -> tuple[dict[str, Any], Columns]:
     records, samples = phase.records, phase.samples
-    tenants, tenant = _coded(r.tenant for r in records)
-    failures, failure = _coded(r.failure for r in records)
-    instances, instance = _coded(s.instance for s in samples)
+    tenants, tenant = coded(r.tenant for r in records)
+    failures, failure = coded(r.failure for r in records)
+    instances, instance = coded(s.instance for s in samples)
     texts = {name: getattr(phase, name) for name in _PHASE_FIELDS}
     texts |= {"tenants": tenants, "failures": failures, "instances": instances, "counters": _counters(phase.counters)}
-    columns: dict[str, NDArray[Any]] = {"tenant": tenant, "failure": failure, "sample_instance": instance}
+    columns: Columns = {"tenant": tenant, "failure": failure, "sample_instance": instance}
     for name, kind in (("request_id", np.int64), ("prompt_tokens", np.int64), ("asked_output_tokens", np.int64),
                        ("scheduled_s", np.float64), ("sent_s", np.float64)):  # fmt: skip
         columns[name] = np.array([getattr(r, name) for r in records], kind)
     for name in _OPTIONAL:
-        columns[name] = np.array([_or_minus_one(getattr(r, name)) for r in records], np.int64)
+        columns[name] = whole(getattr(r, name) for r in records)
     columns |= _pack_times(records)
     columns["sample_time_s"] = np.array([s.time_s for s in samples], np.float64)
     for name in _GAUGES:
-        columns[name] = np.array([_or_nan(getattr(s, name)) for s in samples], np.float64)
-    return texts, columns
+        columns[name] = real(getattr(s, name) for s in samples)
+    machine_texts, machine_columns = pack_machine(phase)
+    return texts | machine_texts, columns | machine_columns
 
 
-def _pack_times(records: Sequence[RequestRecord]) -> dict[str, NDArray[Any]]:
+def _pack_times(records: Sequence[RequestRecord]) -> Columns:
     n_messages = np.array([r.token_times_s.size for r in records], np.int64)
     times = np.concatenate([r.token_times_s for r in records]) if records else np.empty(0)
     ticks = np.round(times * TICKS_PER_S).astype(np.int64)
     steps = np.diff(ticks, prepend=0)
-    columns: dict[str, NDArray[Any]] = {
+    columns: Columns = {
         "n_messages": n_messages,
         "time_steps": steps.astype(np.int32) if _fits_int32(steps) else steps,
     }
@@ -101,6 +104,7 @@ def _unpack_phase(texts: dict[str, Any], columns: Mapping[str, NDArray[Any]]) ->
         samples=tuple(_unpack_samples(texts, columns)),
         counters={name: EngineCounters(**values) for name, values in texts["counters"].items()},
         **{name: texts[name] for name in _PHASE_FIELDS},
+        **unpack_machine(texts, columns),
     )
 
 
@@ -122,34 +126,19 @@ def _unpack_records(texts: dict[str, Any], columns: Mapping[str, NDArray[Any]]) 
             if counts is not None and has_counts is not None and has_counts[i]
             else None,
             failure=texts["failures"][columns["failure"][i]],
-            **{name: None if columns[name][i] < 0 else int(columns[name][i]) for name in _OPTIONAL},
+            **{name: int_or_none(columns[name][i]) for name in _OPTIONAL},
         )
 
 
 def _unpack_samples(texts: dict[str, Any], columns: Mapping[str, NDArray[Any]]) -> Iterable[EngineSample]:
     for i, time_s in enumerate(columns["sample_time_s"]):
-        gauges = {name: None if np.isnan(columns[name][i]) else float(columns[name][i]) for name in _GAUGES}
+        gauges = {name: float_or_none(columns[name][i]) for name in _GAUGES}
         yield EngineSample(float(time_s), texts["instances"][columns["sample_instance"][i]], **gauges)
 
 
 def _counters(counters: Mapping[str, EngineCounters]) -> dict[str, dict[str, float | None]]:
     names = EngineCounters.__dataclass_fields__
     return {instance: {name: getattr(values, name) for name in names} for instance, values in counters.items()}
-
-
-def _coded(texts: Iterable[str | None]) -> tuple[list[str | None], NDArray[np.int32]]:
-    """Distinct texts in order of appearance, and each one's place among them."""
-    places: dict[str | None, int] = {}
-    codes = [places.setdefault(text, len(places)) for text in texts]
-    return list(places), np.array(codes, np.int32)
-
-
-def _or_minus_one(value: int | None) -> int:
-    return -1 if value is None else value
-
-
-def _or_nan(value: float | None) -> float:
-    return float("nan") if value is None else value
 
 
 def _fits_int32(steps: NDArray[np.int64]) -> bool:

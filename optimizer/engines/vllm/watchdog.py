@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 BUSY_FACTOR = 4.0
 """A silent engine that computes is given this many times the limit: at 30 s a single step may take two minutes."""
-BUSY_CORES = 0.5
+BUSY_CORES = 0.2
 """CPU use of an engine's processes that counts as computing: a worker that waits for its GPU spins on one core, and a
-CPU worker uses them all; an idle engine's processes use a few hundredths."""
+CPU worker uses what it gets; an idle engine's processes use a few hundredths (0.02 seen)."""
 
 
 @dataclass(frozen=True)
