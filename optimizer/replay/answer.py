@@ -102,17 +102,14 @@ class Answer:
             event = _data_of(event)
             if not event:
                 return
+        if not _CHOICES.search(event):
+            self._read_last(event)
+            return
         counted = _COUNT.search(event)
         if counted is None or self._n_choices > 1:
             self._read_slowly(event, counted, now_s)
-        else:
-            n_tokens = int(counted[1])
-            n_new = n_tokens - self._n_tokens
-            if n_new > 0:
-                self._count(n_new, now_s)
-            elif not _CHOICES.search(event):
-                self._read_last(event)
-                return
+        elif (n_new := int(counted[1]) - self._n_tokens) > 0:
+            self._count(n_new, now_s)
         if b'"finish_reason":null' not in event and (found := _FINISH.search(event)):
             self._finish(found[1].decode())
 
@@ -124,10 +121,8 @@ class Answer:
             self._n_so_far[index[1]] = int(counted[1])
             if n_new > 0:
                 self._count(n_new, now_s)
-        elif _CHOICES.search(event):
-            self._count(1, now_s)
         else:
-            self._read_last(event)
+            self._count(1, now_s)
 
     def _read_last(self, event: bytes) -> None:
         """`[DONE]`, an error, or the usage of the whole answer."""
@@ -140,7 +135,7 @@ class Answer:
         except ValueError:
             self.error = self.error or error_after_200(text, self._secret)
             return
-        if isinstance(data, dict) and "error" in data:
+        if isinstance(data, dict) and (data.get("error") is not None or data.get("object") == "error"):
             self.error = self.error or error_after_200(text, self._secret)
         elif isinstance(data, dict) and isinstance(data.get("usage"), dict):
             self._use(data["usage"])

@@ -135,7 +135,10 @@ class Replay:
             if REAL_CLOCK.now_s() >= until_s:
                 raise TimeoutError(f"the replay is not over within {timeout_s:g} s")
             time.sleep(0.02)
-        return self._joined([self._result_of(process) for process in self._processes])
+        for process in self._processes:
+            if process.is_over.is_set() and process.result is None:
+                raise process.failed()
+        return self._joined([p.result for p in self._processes if p.result is not None])
 
     def close(self) -> None:
         """Kill what is left. A second call does nothing."""
@@ -157,14 +160,6 @@ class Replay:
         for process in self._processes:
             process.tell(start=start_s)
         return start_s
-
-    def _result_of(self, process: ClientProcess) -> ShareResult:
-        if process.result is None and process.is_over.is_set():
-            raise process.failed()
-        process.is_over.wait()
-        if process.result is None:
-            raise process.failed()
-        return process.result
 
     def _joined(self, shares: list[ShareResult]) -> ReplayResult:
         exchanges = sorted((e for share in shares for e in share.exchanges), key=lambda e: e.row)

@@ -44,7 +44,7 @@ def message_of(body: bytes) -> str:
         data = json.loads(body)
     except ValueError:
         return body[:4096].decode(errors="replace")
-    error = data.get("error", data) if isinstance(data, dict) else data
+    error = (data.get("error") or data) if isinstance(data, dict) else data
     message = error.get("message", error.get("detail", error)) if isinstance(error, dict) else error
     return message if isinstance(message, str) else json.dumps(message)
 

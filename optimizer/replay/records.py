@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from objectives.measurement import ClientReport, RequestRecord
 from optimizer.replay.failures import TIME_OUT, cancelled
-from optimizer.replay.keeping_up import BURST_WINDOW_S, ClientFigures, client_fault
+from optimizer.replay.keeping_up import ClientFigures, burst_ms, client_fault
 from optimizer.replay.plan import ReplayPlan
 from optimizer.replay.share import Exchange, ShareResult
 
@@ -58,7 +58,7 @@ def client_report(
         offered_per_s=offered_per_s,
         sent_per_s=sent_per_s,
         send_lag_p99_ms=send_lag_p99_ms,
-        largest_burst=largest_burst(plan),
+        burst_ms=burst_ms(plan),
         read_lag_p99_ms=read_lag_p99_ms,
         cores=cores,
         n_refused_sockets=sum(share.n_refused_sockets for share in shares),
@@ -95,16 +95,6 @@ def rates_per_s(measured: Sequence[Exchange], plan: ReplayPlan) -> tuple[float |
     if offered_span_s < 1.0:
         return None, None
     return (len(sent) - 1) / offered_span_s, (len(sent) - 1) / sent_span_s
-
-
-def largest_burst(plan: ReplayPlan) -> int:
-    """Most rows that one process has to send within BURST_WINDOW_S."""
-    arrivals_s = plan.trace.arrival_s
-    if not arrivals_s.size:
-        return 0
-    until = np.searchsorted(arrivals_s, arrivals_s + BURST_WINDOW_S, side="right")
-    most = int((until - np.arange(arrivals_s.size)).max())
-    return -(-most // plan.n_processes)
 
 
 def _p99_ms(values_s: NDArray[np.float64]) -> float | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,9 +62,9 @@ class Request:
 
     def write(self, *parts: bytes) -> None:
         """Each part as a chunk of its own."""
+        self.sent_s.append(time.monotonic())
         for part in parts:
             self.writer.write(b"%x\r\n%b\r\n" % (len(part), part))
-        self.sent_s.append(time.monotonic())
 
     def end(self) -> None:
         self.writer.write(b"0\r\n\r\n")
@@ -156,18 +157,10 @@ class Peer:
 
 
 async def _to_end(work: Awaitable[None]) -> None:
-    try:
+    with contextlib.suppress(ConnectionError):
         await work
-    except ConnectionError:
-        pass
 
 
 async def _until_lost(writer: asyncio.StreamWriter) -> None:
     while not writer.is_closing():
         await asyncio.sleep(0.005)
-
-
-def peers(n: int) -> Iterator[Peer]:
-    for _ in range(n):
-        with Peer() as peer:
-            yield peer

@@ -1,0 +1,468 @@
+"""The client against a small server that speaks the protocol: what is sent when, what comes back, what is left behind."""
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from objectives.measurement import RequestRecord
+from optimizer.errors import EngineFailed, UserError
+from optimizer.identity import ROOT
+from optimizer.replay.client import Replay, ReplayResult
+from optimizer.replay.plan import ReplayPlan
+from tests.replay.streaming_peer import DONE, Peer, Request, Script, answer, event, message, total, whole
+from tests.replay.traces import plan_of, target_of, trace_of
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    with Peer() as running:
+        yield running
+
+
+def replayed(plan: ReplayPlan) -> ReplayResult:
+    with Replay(plan) as replay:
+        return replay.result(60)
+
+
+def against(script: Script, trace: Any = None, **more: Any) -> ReplayResult:
+    with Peer(script) as peer:
+        return replayed(plan_of(trace or trace_of([0.0]), target_of(peer.url), **more))
+
+
+def wait_for(is_so: Callable[[], bool], within_s: float = 10.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_every_row_is_sent_in_time_and_answered_whole(peer: Peer) -> None:
+    arrival_s = np.linspace(-0.2, 0.8, 30)
+    trace = trace_of(arrival_s, np.arange(20, 50), np.arange(1, 31))
+    with Replay(plan_of(trace, target_of(peer.url), n_warmup=6, n_processes=2)) as replay:
+        result, start_s = replay.result(60), replay.start_monotonic_s
+    assert [r.request_id for r in result.records] == list(range(6, 30))
+    assert all(r.is_finished and r.output_tokens == r.request_id + 1 for r in result.records)
+    assert all(r.prompt_tokens == 20 + r.request_id == r.asked_output_tokens + 19 for r in result.records)
+    assert [r.scheduled_s for r in result.records] == arrival_s[6:].tolist()
+    assert all(0 <= r.sent_s - r.scheduled_s < 0.5 for r in result.records)
+    came = {tuple(q.body["prompt"]): q.came_s - start_s for q in peer.requests}
+    assert len(came) == 30
+    first, last = result.records[0], result.records[-1]
+    assert result.end_s == pytest.approx(max(r.token_times_s[-1] for r in result.records))
+    assert first.sent_s <= first.token_times_s[0] and last.sent_s >= 0.8
+    assert all(-0.01 <= came_s - float(s) < 0.5 for came_s, s in zip(sorted(came.values()), arrival_s, strict=True))
+    assert (result.cut_reason, result.first_failure, result.warmup_failures) == (None, None, {})
+    assert result.client.n_processes == 2 and result.client.n_messages == sum(range(7, 31))
+
+
+def test_times_are_those_of_the_server(peer: Peer) -> None:
+    with Replay(plan_of(trace_of([0.0], output=20), target_of(peer.url))) as replay:
+        (record,) = replay.result(60).records
+        sent_s = np.array(peer.requests[0].sent_s[:20]) - replay.start_monotonic_s
+    late_s = record.token_times_s - sent_s
+    assert late_s.min() > -0.001 and np.median(late_s) < 0.05
+    assert record.sent_s <= peer.requests[0].came_s - replay.start_monotonic_s
+
+
+def test_messages_with_several_tokens_are_counted() -> None:  # case DIAG-08
+    async def in_chunks(request: Request) -> None:
+        request.begin()
+        request.write(message(4, 40))
+        await asyncio.sleep(0.04)
+        request.write(message(7, 40))
+        await asyncio.sleep(0.12)
+        request.write(message(8, 40, "length"), total(8, 40), DONE)
+        request.end()
+
+    (record,) = against(in_chunks, trace_of([0.0], output=8)).records
+    assert record.failure is None and record.tokens_per_message is not None
+    assert record.tokens_per_message.tolist() == [4, 3, 1] and record.output_tokens == 8
+    assert record.gaps_s[0] > 0.03 and record.gaps_s[1] > 0.11
+
+
+def test_tenants_go_to_their_servers() -> None:
+    tenants = np.array([0, 1, 0, 1, 1], np.int16)
+    trace = trace_of(np.zeros(5), tenants=("chat", "batch"), tenant=tenants)
+    with Peer() as one, Peer() as other:
+        targets = (
+            target_of(one.url, tenants=("chat",)),
+            target_of(other.url, instance="b", tenants=("batch",), model="n"),
+        )
+        result = replayed(plan_of(trace, *targets))
+        assert [q.body["model"] for q in one.requests] == ["m"] * 2
+        assert [q.body["model"] for q in other.requests] == ["n"] * 3
+    assert [r.tenant for r in result.records] == ["chat", "batch", "chat", "batch", "batch"]
+
+
+def test_nothing_holds_requests_back() -> None:  # case DIAG-15
+    """A server with four places: time to first token from the scheduled arrival grows, and sends stay in time."""
+    places = asyncio.Semaphore(4)
+
+    async def slow(request: Request) -> None:
+        async with places:
+            await asyncio.sleep(0.19)
+            request.begin()
+            request.write(*whole(1, request.n_prompt))
+            request.end()
+
+    records = against(slow, trace_of(np.arange(40) / 40, output=1)).records
+    assert all(r.is_finished and r.sent_s - r.scheduled_s < 0.25 for r in records)
+    waits_s = [r.ttft_s or 0.0 for r in records]
+    assert waits_s[0] < 0.45 and waits_s[-1] > 0.75
+
+
+def test_a_thousand_are_open_at_once() -> None:
+    """The server answers nobody before all are there."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(4096, hard)), hard))
+
+    async def all_together(request: Request) -> None:
+        while len(server.requests) < 1000:
+            await asyncio.sleep(0.05)
+        await answer(request)
+
+    with Peer(all_together) as server:
+        result = replayed(plan_of(trace_of(np.zeros(1000), output=2), target_of(server.url)))
+        assert server.n_connections == 1000
+    assert Counter(r.failure for r in result.records) == {None: 1000}
+
+
+async def refusing(request: Request) -> None:
+    request.refuse(503, b'{"error": {"message": "Too many queued requests\\nmore", "code": 503}}')
+
+
+async def dropping(request: Request) -> None:
+    request.begin()
+    request.write(message(1, request.n_prompt))
+    await asyncio.sleep(0.05)
+    request.writer.transport.abort()
+
+
+async def failing(request: Request) -> None:
+    request.begin()
+    request.write(message(1, request.n_prompt), event({"error": {"message": "EngineCore encountered an issue"}}), DONE)
+    request.end()
+
+
+async def unfinished(request: Request) -> None:
+    request.begin()
+    request.write(*whole(5, request.n_prompt)[:-3])
+    request.end()
+
+
+async def ending_early(request: Request) -> None:  # case TOOL-13
+    request.begin()
+    request.write(*whole(1, request.n_prompt))
+    request.end()
+
+
+async def miscounting(request: Request) -> None:
+    request.begin()
+    request.write(*whole(5, request.n_prompt + 1))
+    request.end()
+
+
+async def plain_page(request: Request) -> None:
+    request.refuse(200, b"<html>please log in</html>")
+
+
+async def closing(request: Request) -> None:
+    request.writer.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        (refusing, "HTTP 503: Too many queued requests"),
+        (dropping, "connection lost: "),
+        (failing, "error after 200: EngineCore encountered an issue"),
+        (unfinished, "no finish reason"),
+        (ending_early, "short output: 1 of 5 tokens"),
+        (miscounting, "wrong prompt length: the server counted 41 of 40 tokens"),
+        (plain_page, "HTTP 200 without an event stream: <html>please log in</html>"),
+        (closing, "connection lost: Server disconnected"),
+    ],
+)
+def test_failures_are_told_apart(script: Script, text: str) -> None:  # case TOOL-08
+    result = against(script, trace_of([-0.1, 0.0, 0.1]), n_warmup=1)
+    for record in result.records:
+        assert record.failure is not None and record.failure.startswith(text) and not record.is_finished
+    assert result.first_failure == result.records[0].failure
+    assert sum(result.warmup_failures.values()) == 1
+    assert result.cut_reason is None and result.client.fault is None
+
+
+def test_nobody_listens() -> None:
+    with Peer() as peer:
+        url = peer.url
+    result = replayed(plan_of(trace_of([0.0, 0.0]), target_of(url)))
+    assert all(
+        r.failure and r.failure.startswith("connection lost: ") and not r.token_times_s.size for r in result.records
+    )
+
+
+async def endless(request: Request) -> None:
+    request.begin()
+    for i in range(1, 10_000):
+        request.write(message(i, request.n_prompt))
+        await asyncio.sleep(0.01)
+
+
+def test_the_time_limit_cuts_what_is_open_and_what_was_not_sent() -> None:
+    result = against(endless, trace_of([0.0, 0.1, 50.0], output=20_000), time_limit_s=0.6)
+    assert [r.failure for r in result.records] == ["timeout"] * 3
+    assert all(r.is_timed_out for r in result.records) and result.cut_reason == "time limit of 0.6 s"
+    assert [r.token_times_s.size > 5 for r in result.records] == [True, True, False]
+    assert result.end_s == pytest.approx(0.6, abs=0.3)
+    assert result.client.fault is None
+
+
+def test_cancelling_ends_everything_within_a_second() -> None:
+    with Peer(endless) as peer:
+        trace = trace_of([*np.zeros(200), 60.0], output=20_000)
+        with Replay(plan_of(trace, target_of(peer.url), time_limit_s=100.0, n_processes=2)) as replay:
+            wait_for(lambda: replay.progress().n_answered == 200)
+            begin_s = time.monotonic()
+            replay.cancel("preempted 5 times a request")
+            result = replay.result(5)
+            assert time.monotonic() - begin_s < 1.0
+            wait_for(lambda: all(q.gone_s is not None for q in peer.requests), 2.0)
+        assert max(q.gone_s or np.inf for q in peer.requests) - begin_s < 1.0
+    assert {r.failure for r in result.records} == {"cancelled: preempted 5 times a request"}
+    assert all(r.token_times_s.size for r in result.records[:200])
+    assert result.cut_reason == result.first_failure.removeprefix("cancelled: ") if result.first_failure else False
+
+
+def test_a_failure_of_the_servers_is_told_before_the_cut() -> None:
+    async def first_refused(request: Request) -> None:
+        await (refusing(request) if request.body["max_tokens"] == 1 else endless(request))
+
+    with (
+        Peer(first_refused) as peer,
+        Replay(plan_of(trace_of([0.0, 0.0], output=[2000, 1]), target_of(peer.url))) as replay,
+    ):
+        wait_for(lambda: replay.progress().n_failed == 1 and replay.progress().n_answered == 1)
+        replay.cancel("enough")
+        assert replay.result(5).first_failure == "HTTP 503: Too many queued requests"
+
+
+def test_progress_says_what_happens(peer: Peer) -> None:
+    with Replay(plan_of(trace_of([-0.3, 0.0, 0.3], output=30), target_of(peer.url), n_warmup=1)) as replay:
+        early = replay.progress()
+        assert not early.has_begun or early.time_s >= -0.3
+        with pytest.raises(TimeoutError, match="not over within"):
+            replay.result(0.05)
+        wait_for(replay.is_over)
+        end = replay.progress()
+    assert (end.n_sent, end.n_answered, end.n_finished, end.n_failed, end.n_open) == (3, 3, 3, 0, 0)
+    assert end.has_begun and end.n_messages == 90 and end.last_message_monotonic_s is not None
+    assert end.last_message_monotonic_s <= time.monotonic()
+
+
+def test_a_connection_that_the_server_just_closed_is_no_failure() -> None:
+    async def closing_after(request: Request) -> None:
+        """Answers, and closes when the next request comes on the same connection: the moment between."""
+        if sum(q.connection == request.connection for q in server.requests) > 1:
+            request.writer.transport.abort()
+            return
+        request.begin()
+        request.write(*whole(5, request.n_prompt))
+        request.end()
+
+    with Peer(closing_after) as server:
+        result = replayed(plan_of(trace_of([0.0, 0.2, 0.4]), target_of(server.url)))
+        assert len(server.requests) > 3, "no connection was used twice"
+    assert [r.failure for r in result.records] == [None] * 3
+
+
+def test_a_server_that_drops_fresh_connections_is_not_asked_twice() -> None:
+    with Peer(closing) as peer:
+        replayed(plan_of(trace_of([0.0, 0.2]), target_of(peer.url)))
+        assert len(peer.requests) == 2
+
+
+@pytest.mark.parametrize("n_bytes", [1, 17, 100_000])
+def test_the_streams_bytes_may_come_in_any_pieces(n_bytes: int) -> None:
+    async def in_pieces(request: Request) -> None:
+        request.begin()
+        stream = b"".join(whole(5, request.n_prompt)).replace(b"\n", b"\r\n" if n_bytes == 17 else b"\n")
+        for i in range(0, len(stream), n_bytes):
+            request.write(stream[i : i + n_bytes])
+            await asyncio.sleep(0)
+        request.end()
+
+    assert [r.failure for r in against(in_pieces).records] == [None]
+
+
+def test_long_prompts_arrive_whole(peer: Peer) -> None:
+    result = replayed(plan_of(trace_of(np.zeros(20), 100_000), target_of(peer.url), vocabulary=128_000))
+    assert [r.failure for r in result.records] == [None] * 20
+    assert {len(q.body["prompt"]) for q in peer.requests} == {100_000}
+
+
+def test_a_key_is_sent_and_never_shown(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def echoing(request: Request) -> None:
+        request.refuse(401, f"bad header {request.headers['authorization']}".encode())
+
+    with pytest.raises(UserError, match="REPLAY_TEST_KEY is not set"):
+        Replay(plan_of(trace_of([0.0]), target_of(peer.url, api_key_variable="REPLAY_TEST_KEY")))
+    monkeypatch.setenv("REPLAY_TEST_KEY", "sk-very-secret")
+    with Peer(echoing) as other:
+        plan = plan_of(trace_of([0.0]), target_of(other.url, api_key_variable="REPLAY_TEST_KEY"))
+        result = replayed(plan)
+        assert other.requests[0].headers["authorization"] == "Bearer sk-very-secret"
+    assert result.first_failure == "HTTP 401: bad header Bearer ***"
+    assert "sk-very-secret" not in repr(result) + repr(plan)
+
+
+def test_sampling_parameters_that_cost_memory_are_replayed() -> None:  # case OOM-12
+    async def both(request: Request) -> None:
+        if request.body["stream"]:
+            await answer(request)
+            return
+        usage = {"prompt_tokens": request.n_prompt, "completion_tokens": request.body["max_tokens"]}
+        request.refuse(200, json.dumps({"choices": [{"index": 0, "finish_reason": "length"}], "usage": usage}).encode())
+
+    with Peer(both) as peer:
+        for extra in ({"logprobs": 5, "top_p": 0.9}, {"prompt_logprobs": 1}):
+            result = replayed(plan_of(trace_of([0.0]), target_of(peer.url, extra_body=extra)))
+            (record,) = result.records
+            assert record.failure is None and record.output_tokens == 5
+            assert extra.items() <= peer.requests[-1].body.items()
+    assert record.tokens_per_message is not None and record.tokens_per_message.tolist() == [5]
+
+
+def test_a_chat_may_end_early() -> None:
+    async def brief(request: Request) -> None:
+        assert request.path == "/v1/chat/completions" and "ignore_eos" not in request.body
+        request.begin()
+        request.write(message(1, 43), message(2, 43, "stop"), total(2, 43), DONE)
+        request.end()
+
+    (record,) = against(brief, trace_of([0.0], output=50), style="chat").records
+    assert record.failure is None and record.asked_output_tokens == record.output_tokens == 2
+    assert record.prompt_tokens == 43
+
+
+def test_cached_tokens_are_read_where_the_server_tells_them() -> None:
+    async def cached(request: Request) -> None:
+        request.begin()
+        request.write(*whole(5, request.n_prompt)[:-2], total(5, request.n_prompt, 32), DONE)
+        request.end()
+
+    assert [r.cached_prompt_tokens for r in against(cached).records] == [32]
+
+
+def test_an_empty_trace_is_over_at_once(peer: Peer) -> None:
+    result = replayed(plan_of(trace_of([]), target_of(peer.url)))
+    assert result.records == () and result.end_s == 0.0 and result.client.send_lag_p99_ms is None
+
+
+def gone(pids: tuple[int, ...]) -> bool:
+    return not any(psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE for p in pids)
+
+
+def test_leaving_ends_every_process(peer: Peer) -> None:
+    with pytest.raises(KeyError), Replay(plan_of(trace_of([60.0]), target_of(peer.url), n_processes=2)) as replay:
+        pids = replay.pids
+        assert len(set(pids)) == 2 and all(os.getsid(pid) == pid for pid in pids)
+        raise KeyError
+    assert gone(pids)
+    replay.close()
+
+
+def test_a_client_that_dies_is_nobodys_configuration() -> None:
+    with (
+        Peer(endless) as peer,
+        Replay(plan_of(trace_of([0.0] * 4, output=9999), target_of(peer.url), n_processes=2)) as replay,
+    ):
+        wait_for(lambda: replay.progress().n_answered == 4)
+        os.kill(replay.pids[1], signal.SIGKILL)
+        with pytest.raises(EngineFailed, match=r"client process \(pid \d+\) ended with signal 9") as caught:
+            replay.result(20)
+        assert replay.is_over() and caught.value.kind == "client" and not caught.value.is_config_fault
+
+
+def test_a_client_that_cannot_start_says_why(peer: Peer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "aiohttp.py").write_text("raise ImportError('broken on purpose')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(EngineFailed, match="broken on purpose"):
+        Replay(plan_of(trace_of([0.0]), target_of(peer.url)))
+
+
+def test_a_stray_optimizer_folder_is_not_what_runs(peer: Peer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "optimizer").mkdir()
+    (tmp_path / "optimizer" / "__init__.py").write_text("raise SystemExit('the wrong optimizer')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert [r.failure for r in replayed(plan_of(trace_of([0.0]), target_of(peer.url))).records] == [None]
+
+
+OWNER = """
+import sys, time; sys.path.insert(0, {root!r})
+from optimizer.replay.client import Replay
+from tests.replay.traces import plan_of, target_of, trace_of
+if __name__ == "__main__":
+    replay = Replay(plan_of(trace_of([0.0] * 8, output=9999), target_of({url!r}), n_processes=2))
+    while replay.progress().n_answered < 8:
+        time.sleep(0.01)
+    print(*replay.pids, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_clients_die_with_their_owner(number: signal.Signals) -> None:
+    with Peer(endless) as peer:
+        code = OWNER.format(root=str(ROOT), url=peer.url)
+        owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert owner.stdout is not None
+        with owner.stdout:
+            pids = tuple(map(int, owner.stdout.readline().split()))
+            assert len(pids) == 2 and not gone(pids)
+            owner.send_signal(number)
+            owner.wait()
+        wait_for(lambda: gone(pids), 5.0)
+        wait_for(lambda: all(q.gone_s is not None for q in peer.requests), 5.0)
+
+
+def test_a_replay_survives_the_thread_that_started_it(peer: Peer) -> None:
+    """The kernel's word of a parent's death comes when its *thread* ends."""
+    import threading
+
+    started: list[Replay] = []
+    plan = plan_of(trace_of([0.0, 1.0]), target_of(peer.url))
+    thread = threading.Thread(target=lambda: started.append(Replay(plan)))
+    thread.start()
+    thread.join()
+    with started[0] as replay:
+        assert [r.failure for r in replay.result(30).records] == [None, None]
+
+
+def test_the_client_is_light() -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import optimizer.replay.child; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {"pandas", "optuna", "ray", "plotly", "rich", "psutil", "vllm", "torch"} & set(loaded)
+
+
+def test_records_are_sound(peer: Peer) -> None:
+    result = replayed(plan_of(trace_of(np.linspace(0, 0.3, 10)), target_of(peer.url), cores=(0,)))
+    for record in result.records:
+        assert isinstance(record, RequestRecord) and (np.diff(record.token_times_s) >= 0).all()
+    assert result.client.read_lag_p99_ms is not None and result.client.cores is not None
