@@ -9,14 +9,20 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 """linux/prctl.h"""
+SHARED_MEMORY = "/dev/shm/"
+HAS_PROC = os.path.exists("/proc/self/stat")
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -27,14 +33,66 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def session_of(leader: int) -> set[psutil.Process]:
-    """Every member of the session with this number and all their descendants, without the leader and the caller.
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A process as it can be told from a later one with the same number, across processes and files."""
 
-    Works after the leader died. The number must still be ours: its process lives, is a zombie that nobody waited
+    pid: int
+    start: int
+    """When it started, in the kernel's own unit (clock ticks since boot; milliseconds where there is no /proc)."""
+
+    @classmethod
+    def of(cls, pid: int) -> Started | None:
+        """None if no process has that number."""
+        found = _lineage(pid)
+        return None if found is None else cls(pid, found.start)
+
+    @property
+    def is_alive(self) -> bool:
+        """False for a zombie too."""
+        return Started.of(self.pid) == self and any(map(is_alive, existing([self.pid])))
+
+    @property
+    def may_lead_a_session(self) -> bool:
+        """Whether a session of this number can still be its own: no other process has taken the number since."""
+        return Started.of(self.pid) in (None, self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lineage:
+    parent: int
+    session: int
+    start: int
+
+
+def _lineage(pid: int) -> _Lineage | None:
+    """Parent, session and start of one process, in one read; None if it is gone."""
+    try:
+        if HAS_PROC:
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            return _Lineage(int(fields[1]), int(fields[3]), int(fields[19]))  # proc_pid_stat(5): 4, 6 and 22
+        process = psutil.Process(pid)
+        return _Lineage(process.ppid(), os.getsid(pid), int(process.create_time() * 1000))
+    except (OSError, psutil.Error, IndexError, ValueError):
+        return None
+
+
+def session_of(*leaders: int) -> set[psutil.Process]:
+    """Every member of the sessions with these numbers and all their descendants, without the leaders and the caller.
+
+    Works after a leader died. The numbers must still be ours: their process lives, is a zombie that nobody waited
     for, or exists no more."""
-    inside = existing(pid for pid in psutil.pids() if pid == leader or _session(pid) == leader)
-    found = inside.union(*map(_descendants, inside))
-    return {p for p in found if p.pid not in (leader, os.getpid())}
+    lineage = {pid: found for pid in psutil.pids() if (found := _lineage(pid)) is not None}
+    children: dict[int, list[int]] = {}
+    for pid, found in lineage.items():
+        children.setdefault(found.parent, []).append(pid)
+    inside = {pid for pid, found in lineage.items() if pid in leaders or found.session in leaders}
+    to_visit = list(inside)
+    while to_visit:
+        below = [pid for pid in children.get(to_visit.pop(), ()) if pid not in inside]
+        inside.update(below)
+        to_visit += below
+    return existing(inside - {*leaders, os.getpid()})
 
 
 def stamped(name: str, value: str) -> set[psutil.Process]:
@@ -49,13 +107,6 @@ def stamped(name: str, value: str) -> set[psutil.Process]:
     return found
 
 
-def _session(pid: int) -> int | None:
-    try:
-        return os.getsid(pid)
-    except OSError:
-        return None
-
-
 def existing(pids: Iterable[int]) -> set[psutil.Process]:
     """Those of these numbers that exist."""
     found = set()
@@ -63,13 +114,6 @@ def existing(pids: Iterable[int]) -> set[psutil.Process]:
         with contextlib.suppress(psutil.Error):
             found.add(psutil.Process(pid))
     return found
-
-
-def _descendants(process: psutil.Process) -> set[psutil.Process]:
-    try:
-        return set(process.children(recursive=True))
-    except psutil.Error:
-        return set()
 
 
 def end_all(find: Callable[[], set[psutil.Process]], within_s: float) -> set[psutil.Process]:
@@ -111,3 +155,35 @@ def collect_zombies() -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+
+
+def receive_on_parents_death(number: signal.Signals) -> None:
+    """Ask the kernel to send this process a signal when the thread that started it ends. Linux only.
+
+    Kept over exec, not over fork. A stopped process still receives SIGKILL and SIGCONT."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def shared_memory_of(processes: Iterable[psutil.Process]) -> set[Path]:
+    """The named shared memory that these processes have mapped. Linux only.
+
+    Python's own tracker removes it when a process ends in order; after a SIGKILL of the tracker too it would stay,
+    and hold its memory until the machine restarts."""
+    found = set()
+    for process in processes:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{process.pid}/maps").read_text(errors="replace").splitlines():
+                _, has_one, name = line.partition(SHARED_MEMORY)
+                if has_one and not name.endswith(" (deleted)"):
+                    found.add(Path(SHARED_MEMORY + name))
+    return found
+
+
+def remove_shared_memory(paths: Iterable[Path]) -> None:
+    """Remove what is left of it, once nobody of ours lives. What another process has mapped as well is left alone."""
+    left = {path for path in paths if path.exists()}
+    if left:
+        for path in left - shared_memory_of(psutil.process_iter()):
+            with contextlib.suppress(OSError):
+                path.unlink()

@@ -1,0 +1,122 @@
+"""The words one server is started with, and whether they are what it ran with."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from optimizer.deployment.deployment import Deployment
+from optimizer.deployment.vllm_check import is_same
+from optimizer.deployment.vllm_command import command_arguments
+from optimizer.engines.vllm.interpreter import VllmInstall
+from optimizer.engines.vllm.ports import HOST
+from optimizer.engines.vllm.turns import weight_files
+from optimizer.errors import EngineFailed, UserError
+from search_spaces.config import Config
+
+CACHED_TOKENS_FLAG = "enable-prompt-tokens-details"
+"""Gives `cached_tokens` in every answer's usage (vLLM 0.32 entrypoints/launchers/cli_args.py:148)."""
+FIRST_WITH_MIG_NAMES = (0, 21)
+"""vLLM issue 41848: up to 0.20 it takes CUDA_VISIBLE_DEVICES apart with int()."""
+NOT_FLAGS = frozenset({"model"})
+OVERRIDDEN = frozenset({"async_scheduling", "enforce_eager", "optimization_level", "max_cudagraph_capture_size"})
+"""Arguments that vLLM 0.32 settles by platform and batch size (platforms/cpu.py, config/vllm.py:2455); a difference
+is noted, not an error."""
+
+
+def server_words(config: Config, model: str) -> list[str]:
+    """What goes behind `vllm serve`, without the port. The same for every start of this configuration."""
+    return command_arguments(Deployment(model=model, config=Config({}), other=_flags(config, model)))[1:]
+
+
+def command(install: VllmInstall, config: Config, model: str, port: int) -> list[str]:
+    words = [*server_words(config, model), "--host", HOST, "--port", str(port)]
+    return [*install.command, *(words if install.takes_model_as_word else ["--model", *words])]
+
+
+def _flags(config: Config, model: str) -> dict[str, object]:
+    flags: dict[str, object] = {k.replace("_", "-"): v for k, v in config.items() if k not in NOT_FLAGS}
+    for name in ("host", "port"):
+        if name in flags:
+            raise UserError(f"{name}: the program chooses it; take it out of the configuration")
+    flags.setdefault(CACHED_TOKENS_FLAG, True)
+    if needs_dummy_weights(config, model):
+        flags["load-format"] = "dummy"
+    return flags
+
+
+def needs_dummy_weights(config: Config, model: str) -> bool:
+    """A local directory without weights, and no word on how to load them."""
+    return "load_format" not in config and Path(model).is_dir() and not weight_files(model)
+
+
+def check_kv_size_given(install: VllmInstall, config: Config) -> None:
+    """On a CPU the KV cache is sized in bytes: vLLM's default is 92 % of the host's memory, which is rarely free.
+
+    Raises UserError when neither a size nor a share of the memory is given."""
+    if install.is_cpu and not {"kv_cache_memory_bytes", "gpu_memory_utilization"} & set(config):
+        raise UserError("kv_cache_memory_bytes: on a CPU the size of the KV cache must be given in bytes")
+
+
+def check_device_names(install: VllmInstall, gpu_uuids: Sequence[str]) -> None:
+    """Raises EngineFailed for a MIG slice under a vLLM that reads device names as numbers; what it says itself then
+    ("Model architectures failed to be inspected") tells nobody why."""
+    slices = [uuid for uuid in gpu_uuids if uuid.startswith("MIG-")]
+    if slices and _release(install.version) < FIRST_WITH_MIG_NAMES:
+        cause = f"MIG UUID {slices[0]} is not supported by vLLM {install.version}; install 0.21 or later"
+        raise EngineFailed("version", "config", cause, is_config_fault=False)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The first two numbers; a version that is none counts as the newest."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (sys.maxsize,)
+
+
+def notices(config: Config, model: str) -> tuple[str, ...]:
+    if needs_dummy_weights(config, model):
+        return (f"{model} holds no weights: the server runs on random ones (load-format dummy)",)
+    return ()
+
+
+def differences(config: Config, parsed: Mapping[str, Any] | None, resolved: Mapping[str, Any]) -> list[str]:
+    """Arguments the server did not get, or does not run with, as they were asked for.
+
+    `parsed`: its log's `non-default args`; `resolved`: `/server_info`'s configuration. What neither of them names
+    cannot be compared; of text, only what was parsed."""
+    found = []
+    for name, asked in config.items():
+        if name in NOT_FLAGS or asked in ("auto", -1):
+            continue
+        got = [(parsed or {}).get(name)]
+        if not isinstance(asked, str):
+            got += _resolved(name, resolved)
+        wrong = [value for value in got if _is_comparable(asked, value) and not is_same(_plain(asked), value)]
+        if wrong:
+            found.append(f"{name}: asked {asked!r}, runs with {wrong[-1]!r}")
+    return found
+
+
+def _is_comparable(asked: object, value: object) -> bool:
+    """A text argument is parsed into structures and enumerations; only text is compared with text."""
+    return isinstance(value, str) if isinstance(asked, str) else isinstance(value, int | float)
+
+
+def split_overridden(differences: list[str]) -> tuple[list[str], list[str]]:
+    """Differences that are an error, and those vLLM makes by platform."""
+    expected = [d for d in differences if d.partition(":")[0] in OVERRIDDEN]
+    return [d for d in differences if d not in expected], expected
+
+
+def _resolved(name: str, resolved: Mapping[str, Any]) -> list[Any]:
+    """The values under that name, in any section."""
+    sections = [resolved, *(section for section in resolved.values() if isinstance(section, Mapping))]
+    return [section[name] for section in sections if name in section]
+
+
+def _plain(value: object) -> object:
+    """A whole number given as a float is the same number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,98 @@
+"""Records of the servers we started, so that the next start can end what an earlier one was not let end.
+
+A server's guard ends it whatever happens to us; its owner ends it if the guard is killed. Only when both are killed
+at once may processes be left: then the record names their session and their stamp, and `sweep_leftovers` ends them.
+A record is trusted only on the boot and in the pid namespace it was written in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from optimizer.engines.vllm.host_directory import subdirectory
+from optimizer.processes import (
+    Started,
+    end_all,
+    existing,
+    remove_shared_memory,
+    session_of,
+    shared_memory_of,
+    stamped,
+)
+
+STAMP = "VCO_SERVER"
+"""Environment variable that everything below a server inherits. vLLM does not hash it into its compile cache's key."""
+END_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True)
+class ServerRecord:
+    """How the processes of one server are found, by whoever has to end them."""
+
+    stamp: str
+    guard: Started
+    server: Started | None
+    directory: str
+    """The server's own temporary folder."""
+
+    def processes(self) -> set[psutil.Process]:
+        """All of the server's processes that exist now, without its guard."""
+        leaders = [s.pid for s in (self.guard, self.server) if s is not None and s.may_lead_a_session]
+        found = session_of(*leaders) | stamped(STAMP, self.stamp)
+        if self.server is not None and self.server.pid in leaders:
+            found |= existing([self.server.pid])
+        return {p for p in found if p.pid != self.guard.pid}
+
+    def end(self, within_s: float = END_WITHIN_S) -> set[psutil.Process]:
+        """SIGKILL all of them, remove what they leave on the machine; the survivors."""
+        shared = shared_memory_of(self.processes())
+        survivors = end_all(self.processes, within_s)
+        remove_shared_memory(shared)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        return survivors
+
+    @property
+    def path(self) -> Path:
+        return subdirectory("servers") / f"{self.stamp}.json"
+
+    def write(self) -> None:
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps({"machine": machine(), **asdict(self)}))
+        new.replace(self.path)
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def machine() -> str:
+    """This boot of this machine, in this pid namespace: where a process number means something."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+    return f"{int(psutil.boot_time())}"
+
+
+def sweep_leftovers() -> None:
+    """End every server whose guard has gone, and forget it. Records of other machines and older boots stay."""
+    for record in _records():
+        if not record.guard.is_alive and not record.end():
+            record.remove()
+
+
+def _records() -> Iterator[ServerRecord]:
+    for path in subdirectory("servers").glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found = json.loads(path.read_text())
+            if found.pop("machine") == machine():
+                server = found.pop("server")
+                yield ServerRecord(
+                    guard=Started(**found.pop("guard")), server=Started(**server) if server else None, **found
+                )
