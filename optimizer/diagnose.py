@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from optimizer.cli import Parser, run_main
 
@@ -21,6 +21,12 @@ Exit code: 0 nothing failed in the log, 1 a failure was found, 2 the log cannot 
   kubectl logs pod/vllm-0 | python -m optimizer.diagnose --log - --json
 """
 PEEK_BYTES = 65_536
+GZIP = b"\x1f\x8b"
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+"""As PowerShell writes a redirected log."""
+CONTROLS = frozenset(range(32)) - frozenset(b"\a\b\t\n\v\f\r\x1b")
+MAX_CONTROL_SHARE = 0.02
+"""A crash may leave a few zero bytes in a log."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -61,24 +67,39 @@ def _judge(name: str) -> Verdict | None:
         return judge(_lines(file, name))
 
 
-def _lines(file: BinaryIO, name: str) -> Iterator[str]:
-    """The log's lines as text, never more than one in memory. Refuses what is empty or no text."""
+def _lines(file: Any, name: str) -> Iterator[str]:
+    """The lines of an open binary file as text, one in memory at a time. Refuses what is empty or no text."""
     import gzip
     import io
+    import zlib
 
     from optimizer.errors import UserError
 
-    buffered = io.BufferedReader(file, PEEK_BYTES) if isinstance(file, io.RawIOBase) else file
-    head: bytes = buffered.peek(PEEK_BYTES)[:PEEK_BYTES]  # type: ignore[attr-defined]
+    buffered = file if hasattr(file, "peek") else io.BufferedReader(file)
+    try:
+        head = buffered.peek(PEEK_BYTES)[:PEEK_BYTES]
+        _refuse(head, name)
+        if head.startswith(GZIP):
+            with gzip.GzipFile(fileobj=buffered) as packed:
+                yield from _lines(packed, name)
+        elif head[:2] in UTF_16:
+            text = io.TextIOWrapper(buffered, encoding="utf-16", errors="replace")
+            yield from text
+            text.detach()
+        else:
+            yield from (line.decode("utf-8", errors="replace").removeprefix("\ufeff") for line in buffered)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"--log {name}: is a damaged gzip file ({error}); unpack what is left of it first") from error
+
+
+def _refuse(head: bytes, name: str) -> None:
+    from optimizer.errors import UserError
+
     if not head:
         raise UserError(f"--log {name}: is empty; a server's log was expected")
-    if head.startswith(b"\x1f\x8b"):
-        yield from _lines(io.BufferedReader(gzip.GzipFile(fileobj=buffered), PEEK_BYTES), name)
-        return
-    encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    if encoding != "utf-16" and head.count(b"\0") > len(head) // 100:
+    is_text = head.startswith(GZIP) or head[:2] in UTF_16
+    if not is_text and sum(byte in CONTROLS for byte in head) > len(head) * MAX_CONTROL_SHARE:
         raise UserError(f"--log {name}: is no text; a server's log was expected")
-    yield from io.TextIOWrapper(buffered, encoding=encoding, errors="replace", newline="\n")
 
 
 def _text(verdict: Verdict | None, name: str) -> str:

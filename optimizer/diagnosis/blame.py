@@ -59,7 +59,7 @@ def _plain(root: Finding, name: str) -> Blame:
         detail = _detail(root)
         cause = detail if name == "rule" else f"{cause}: {detail}"
     if name == "killed":
-        signal = groups.get("signal") or groups.get("core_signal") or ""
+        signal = groups.get("signal") or groups.get("core_signal") or groups.get("old_signal") or ""
         cause = f"{groups.get('who') or groups.get('core') or 'a process'} was killed by signal {signal}".rstrip(" ")
     return Blame(root.sign.kind, root.sign.is_config_fault, one_line(cause))
 

@@ -79,7 +79,7 @@ def bounds_of(
         bounds["total_bytes"] = given.device_memory_bytes
     if root.kind == "kv_capacity":
         _add_deficit(bounds, root, facts, given)
-    return bounds
+    return {k: float(round(v)) if k.endswith("_bytes") or "_bytes_" in k else v for k, v in bounds.items()}
 
 
 def _sizes(text: str) -> dict[str, float]:

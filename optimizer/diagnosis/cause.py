@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from optimizer.diagnosis.scan import REFUSALS, Finding, Scan
 
@@ -29,7 +30,11 @@ PHASE_OF_FRAME = (
         | {"_allocate_kv_cache", "initialize_from_config", "get_kv_cache_configs", "raise_if_cache_size_invalid"},
     ),
     ("load", {"load_model", "load_weights", "init_device", "_prepare_weights", "init_worker_distributed_environment"}),
-    ("serving", {"execute_model", "execute_model_async", "sample_tokens", "run_busy_loop", "_process_engine_step"}),
+    (
+        "serving",
+        {"execute_model", "execute_model_async", "sample_tokens", "run_busy_loop", "_process_engine_step"}
+        | {"run_engine_loop", "engine_step", "start_worker_execution_loop", "step_async"},
+    ),
     ("config", {"create_engine_config", "create_model_config", "parse_args"}),
 )
 """Looked for in this order: a capture runs inside a warm-up, which runs inside the setting up of the KV cache."""
@@ -40,7 +45,7 @@ MAX_ALIVE = 20
 
 def root_of(scan: Scan) -> Finding | None:
     """The finding that is the cause, or None if nothing found explains a failure."""
-    findings = [f for f in scan.findings if _counts(f, scan)]
+    findings = sorted((f for f in scan.findings if _counts(f, scan)), key=_when)
     causes = [f for f in findings if f.rank == "cause"]
     if causes:
         return _plainest(causes)
@@ -49,6 +54,11 @@ def root_of(scan: Scan) -> Finding | None:
             said = [f for f in found if f.sign is not None or ": " in f.line.message]
             return said[0] if said else found[0]
     return None
+
+
+def _when(finding: Finding) -> tuple[float, int]:
+    """Processes' lines can lie in the log in another order than they were written in."""
+    return (finding.time_s if finding.time_s is not None else 0.0, finding.line.number)
 
 
 def _counts(finding: Finding, scan: Scan) -> bool:
@@ -64,7 +74,7 @@ def _plainest(causes: Sequence[Finding]) -> Finding:
     names = PLAINER[first.sign.name]
     for other in causes[1:]:
         if other.sign is not None and (other.sign.name in names if names else not other.sign.is_vague):
-            return other
+            return replace(other, line=first.line, details=[other.line]) if names else other
     values = [f for f in causes if f.sign is not None and f.sign.name == "value_error"]
     return values[0] if values and first.sign.name == "validation" else first
 
@@ -78,6 +88,8 @@ def phase_of(root: Finding, scan: Scan, was_ready: bool | None) -> str | None:
         return told
     if root.is_ready or was_ready or (scan.died_serving and not scan.died_booting):
         return "serving"
+    if root.phase is None and root.frames and not root.line.process:
+        return "config"
     return root.phase
 
 

@@ -68,11 +68,11 @@ def judge(log: str | Iterable[str], circumstances: Circumstances | None = None) 
     root = root_of(scan)
     if given.killed_by_us and root is not None and root.kind in ("killed", "unknown"):
         root = None
-    host = _host_finding(scan, root, given)
-    if host is not None:
-        return _verdict(host, scan, given, was_killed=root)
+    if host := _host_finding(scan, root, given):
+        phase = phase_of(root, scan, given.was_ready) if root else _last(scan, given)
+        return _verdict(host, scan, given, phase, [*([root.line.text] if root else []), host.line.text])
     if root is not None:
-        return _verdict(root, scan, given)
+        return _verdict(root, scan, given, phase_of(root, scan, given.was_ready), _evidence(root, scan))
     return _without_finding(scan, given)
 
 
@@ -89,13 +89,12 @@ def _host_finding(scan: Scan, root: Finding | None, given: Circumstances) -> Fin
     return None
 
 
-def _verdict(root: Finding, scan: Scan, given: Circumstances, was_killed: Finding | None = None) -> Verdict:
+def _verdict(root: Finding, scan: Scan, given: Circumstances, phase: str | None, evidence: list[str]) -> Verdict:
     facts = facts_of(scan.kept)
-    phase = phase_of(was_killed or root, scan, given.was_ready)
     bounds = bounds_of(root, _same_failure(root, scan), facts, given)
-    judged = _host_blame(blame(root, phase, bounds, facts, given), given)
+    judged = _refined(blame(root, phase, bounds, facts, given), scan, given)
     trigger = trigger_of(root, scan)
-    evidence = [*_evidence(root, scan, was_killed), *describe_in_flight(given.in_flight, judged.kind)]
+    evidence = [*evidence, *describe_in_flight(given.in_flight, judged.kind)]
     return Verdict(
         judged.kind,
         phase,
@@ -107,6 +106,15 @@ def _verdict(root: Finding, scan: Scan, given: Circumstances, was_killed: Findin
         violation_of(judged.kind, bounds, root),
         trigger,
     )
+
+
+def _refined(judged: Blame, scan: Scan, given: Circumstances) -> Blame:
+    """A death without a word, with what else is known about it."""
+    if judged.kind == "killed" and scan.engine_signal:
+        judged = Blame(
+            "killed", False, f"the engine was ended by {scan.engine_signal}, which its API server did not send"
+        )
+    return _host_blame(judged, given)
 
 
 def _host_blame(judged: Blame, given: Circumstances) -> Blame:
@@ -124,11 +132,9 @@ def _same_failure(root: Finding, scan: Scan) -> list[Finding]:
     return [f for f in scan.findings if f.kind in (root.kind, "runtime_peak", "weights")]
 
 
-def _evidence(root: Finding, scan: Scan, was_killed: Finding | None) -> list[str]:
+def _evidence(root: Finding, scan: Scan) -> list[str]:
     """The cause's line with what carries it on, the facts that belong to it, and the first word of the death."""
     lines = {root.line.number: root.line.text}
-    if was_killed is not None:
-        return [was_killed.line.text, root.line.text]
     for finding in _same_failure(root, scan)[:3]:
         lines.setdefault(finding.line.number, finding.line.text)
     lines.update({d.number: d.text for d in root.details[:4] if d.text.strip()})
@@ -144,7 +150,7 @@ def _evidence(root: Finding, scan: Scan, was_killed: Finding | None) -> list[str
 def _without_finding(scan: Scan, given: Circumstances) -> Verdict | None:
     """Nothing in the log explains it: what is known beside it does, or nothing failed."""
     facts = facts_of(scan.kept)
-    phase = "serving" if given.was_ready or scan.progress.is_ready else _phase(scan)
+    phase = _last(scan, given)
     judged, evidence = _silent(scan, given)
     if judged is None:
         return None
@@ -153,7 +159,10 @@ def _without_finding(scan: Scan, given: Circumstances) -> Verdict | None:
     return Verdict(judged.kind, phase, mask(judged.cause), judged.is_config_fault, shown, {}, advice)
 
 
-def _phase(scan: Scan) -> str | None:
+def _last(scan: Scan, given: Circumstances) -> str | None:
+    """The phase in which the log ends."""
+    if given.was_ready or scan.progress.is_ready or scan.stall.last_still is not None:
+        return "serving"
     return scan.progress.phase if scan.progress.n_steps else None
 
 

@@ -37,19 +37,20 @@ class LogLine:
 
 _BREAK = re.compile(r"\r\n|\n|\r")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-_PROCESS = re.compile(r"\(([A-Za-z][\w:.-]*) pid=(\d+)(?:, ip=[\w.:]+)?\) ?")
+_PROCESS = re.compile(r"\(([A-Za-z][\w:.-]*)(?: rank=(\d+))? pid=(\d+)(?:, ip=[\w.:]+)?\) ?")
 _RAYLET = re.compile(r"\((raylet|autoscaler)\b[^)]*\) ?")
 _RANK = re.compile(r"\[(rank\d+)\]: ?")
 _OUTER = re.compile(
     r"(?:\[pod/\S+\] ?"
     r"|[\w./-]{1,80} +\| ?"
+    r"|│ ?|\[\d{4}-\d\d-\d\dT[\d:.]+Z?\] ?"
     r"|\d{4}-\d\d-\d\dT[\d:.,]+(?:Z|[+-]\d\d:?\d\d)? (?:(?:stdout|stderr) [FP] )?"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w./-]+(?:\[\d+\])?: )"
 )
 _LEVEL = re.compile(
     r"(?:\d{4}-\d\d-\d\d[ T][\d:.,]+\s+(?:- )?(?:[\w.]+ - )?)?"
-    r"(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?::[\w.]+:|:| -)?\s+"
-    r"(?:((?:\d{4}-)?\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)?)\s+)?"
+    r"(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?::[\w.]+:|:| -)?\s+(?:\d+ )?"
+    r"(?:((?:\d{4}-)?\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?)?)\s+)?"
     r"(?:\[?([\w./-]+\.(?:py|pyx|rs|cc|cpp):\d+)\] ?)?(?:\.\.\. )?"
 )
 _GLOG = re.compile(r"\[?([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+\s+(?:\d+ )?([\w./-]+:\d+)\] ")
@@ -65,33 +66,41 @@ def read_lines(chunks: Iterable[str]) -> Iterator[LogLine]:
     number = 0
     for chunk in chunks:
         for raw in _BREAK.split(chunk[:-1] if chunk.endswith("\n") else chunk):
-            number += 1
-            yield parse_line(number, raw)
+            for text, level in _unwrapped(raw) if raw[:1] == "{" else ((raw, ""),):
+                number += 1
+                yield parse_line(number, text, level)
 
 
 def read_log(text: str) -> tuple[LogLine, ...]:
     return tuple(read_lines([text])) if text else ()
 
 
-def parse_line(number: int, raw: str) -> LogLine:
+def parse_line(number: int, raw: str, level: str = "") -> LogLine:
+    """`level`: what a JSON log driver said around the line."""
     text = _ANSI.sub("", raw) if "\x1b" in raw else raw
-    body, level = (_unwrapped(text)) if text[:1] == "{" else (text, "")
-    body, process, pid = _split_process(body)
+    body, process, pid = _split_process(text)
     level, time_s, source, message = _split_level(body, level)
-    return LogLine(number, text, process, pid, level, time_s, source, message.rstrip())
+    return LogLine(number, text, process, pid, level, time_s, source, message.rstrip(" \t│"))
 
 
-def _unwrapped(text: str) -> tuple[str, str]:
-    """The message inside a JSON log driver's line (docker's `log`, python-json-logger's `message`), and its level."""
+_MESSAGES = ("log", "message", "msg", "textPayload", "body", "exc_info", "exception", "stack_trace")
+_LEVELS = ("levelname", "level", "severity")
+_KNOWN_LEVELS = {"DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL"}
+
+
+def _unwrapped(text: str) -> list[tuple[str, str]]:
+    """The lines inside a JSON log driver's line (docker's `log`, python-json-logger's `message`, a cloud's
+    `textPayload`), a traceback's among them, each with the level it was given."""
     try:
         row = json.loads(text)
     except ValueError:
-        return text, ""
-    if not isinstance(row, dict):
-        return text, ""
-    inner = next((row[k] for k in ("log", "message", "msg") if isinstance(row.get(k), str)), text)
-    level = str(row.get("levelname") or row.get("level") or "").upper()
-    return inner.rstrip("\n"), level if level in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL") else ""
+        return [(text, "")]
+    found = [row[k] for k in _MESSAGES if isinstance(row.get(k), str)] if isinstance(row, dict) else []
+    if not found:
+        return [(text, "")]
+    said = next((str(row[k]).upper() for k in _LEVELS if k in row), "")
+    level = _SPELLINGS.get(said, said) if said in _KNOWN_LEVELS else ""
+    return [(line, level) for part in found for line in _BREAK.split(part.rstrip("\n"))]
 
 
 def _split_process(text: str) -> tuple[str, str, int | None]:
@@ -112,7 +121,7 @@ def _process_at(text: str, at: int, *, at_start: bool) -> tuple[str, int | None,
     mark = _PROCESS.match(text, at)
     if mark is None and not at_start and " pid=" in text[:_PREFIX_ENDS] and not _LEVEL.match(text, at):
         mark = _PROCESS.search(text, at, _PREFIX_ENDS)
-    return (mark[1], int(mark[2]), mark.end()) if mark else None
+    return (mark[1] + (f"_{mark[2]}" if mark[2] else ""), int(mark[3]), mark.end()) if mark else None
 
 
 def _split_level(body: str, level: str) -> tuple[str, float | None, str, str]:

@@ -5,6 +5,8 @@ distributed/device_communicators/shm_broadcast.py:108; Linux mm/oom_kill.c; PyTo
 from optimizer.diagnosis.sign import sign
 
 HOST_RAM = "the host ran out of memory"
+SHELL = r"(?:^|: line \d+: +\d+ |\bsh: \d+: |^\[\d+\][+-]? +(?:\d+ )?)"
+"""How sh and bash begin their word on a program that a signal ended."""
 
 SIGNS = (
     sign(
@@ -17,8 +19,9 @@ SIGNS = (
     sign(
         "shm",
         "host_ram",
-        r"creating shared memory segment|/dev/shm\S*.*No space left|unable to (?:write to|allocate shared memory"
-        r"|open shared memory)|[Bb]us error|exit code: -7\b",
+        r"creating shared memory segment|Insufficient space in /dev/shm|posix_fallocate failed"
+        r"|/dev/shm\S*.*No space left|No space left on device.*(?:shm|psm_)"
+        r"|unable to (?:write to|allocate shared memory|open shared memory)|[Bb]us error|exit code: -7\b",
         "/dev/shm is too small or full",
         is_bare=True,
     ),
@@ -38,7 +41,11 @@ SIGNS = (
         is_bare=True,
     ),
     sign(
-        "shell_killed", "host_ram", r"^(?:\S.*\s)?Killed(?:\s+.*)?$", "a process was killed: " + HOST_RAM, is_bare=True
+        "shell_killed",
+        "host_ram",
+        SHELL + r"Killed\b",
+        "the shell saw the server killed, as by the kernel when the host runs out of memory",
+        is_bare=True,
     ),
     sign(
         "busy_device",
@@ -74,7 +81,7 @@ SIGNS = (
         "fatal_signal",
         "killed",
         r"Fatal Python error: (?P<what>Segmentation fault|Aborted|Illegal instruction)|Segfault encountered"
-        r"|^(?:\S.*\s)?(?:Segmentation fault|Aborted) ?(?:\(core dumped\))?$|exit code: -(?:11|6|4)\b",
+        rf"|{SHELL}(?:Segmentation fault|Aborted)\b|exit code: -(?:11|6|4)\b",
         "a process of the engine crashed",
         is_bare=True,
         rank="report",
@@ -84,7 +91,7 @@ SIGNS = (
         "killed",
         r"(?:Worker proc|[Ee]ngine core proc\w*) ?(?P<who>\S*) died unexpectedly \(exit code: -(?P<signal>\d+)\)"
         r"|Failed core proc\(s\): \{'(?P<core>[^']+)': -(?P<core_signal>\d+)"
-        r"|[Tt]he worker died (?:unexpectedly )?by (?:SIGKILL|signal)",
+        r"|Worker \S+ pid \d+ died, exit code: -(?P<old_signal>\d+)",
         "a process of the engine was killed by a signal",
         rank="report",
     ),
@@ -100,10 +107,13 @@ SIGNS = (
         "died",
         "killed",
         r"engine core exited unexpectedly|Engine core proc\w* .*died unexpectedly|Worker proc \S+ died unexpectedly"
-        r"|AsyncLLM output_handler failed|EngineDeadError|Got fatal signal from worker",
+        r"|AsyncLLM output_handler failed|EngineDeadError|Got fatal signal from worker"
+        r"|worker died or was killed while executing|actor died unexpectedly|ActorDiedError"
+        r"|Engine process \(pid \d+\) died|MQLLMEngine is already dead",
         "a process of the engine ended without a word, as after SIGKILL",
         rank="consequence",
         is_quiet=True,
+        is_bare=True,
     ),
     sign(
         "no_device",

@@ -102,14 +102,16 @@ SIGNS = (
         "host_oom",
         "host_ram",
         r"ray\.exceptions\.OutOfMemoryError|[Tt]ask was killed due to the node running low on memory"
-        r"|killed due to memory pressure \(OOM\)|node was low on resource: memory",
+        r"|killed due to memory pressure \(OOM\)|node was low on resource: memory"
+        r"|Ray killed this worker|exceeds the memory usage threshold",
         "Ray's memory monitor killed a worker: the host's RAM was nearly full",
         is_bare=True,
     ),
     sign(
         "oom",
         "runtime_peak",
-        r"(?:CUDA|HIP|XPU)(?: error:)? out of memory|torch\.(?:cuda\.)?OutOfMemoryError|cudaErrorMemoryAllocation"
+        r"(?:CUDA|HIP|XPU)(?: driver| runtime)?(?: error:)? out of memory|torch\.(?:cuda\.)?OutOfMemoryError"
+        r"|cudaErrorMemoryAllocation"
         r"|hipErrorOutOfMemory|CU[A-Z]+_STATUS_ALLOC_FAILED|Cuda failure 2? ?'out of memory'",
         "the device ran out of memory",
         is_config_fault=True,

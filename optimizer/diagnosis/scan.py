@@ -29,22 +29,23 @@ _ANY, _ANY_BARE = _any_of(SIGNS), _any_of(s for s in SIGNS if s.is_bare)
 _QUIET = tuple(s for s in SIGNS if s.is_quiet)
 _ANY_QUIET = _any_of(_QUIET)
 
-_BANNER = re.compile(r"vLLM API server version|non-default args:|args: Namespace\(")
+_BANNER = re.compile(r"vLLM API server version|non-default args:|args: Namespace\(|^usage: ")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
-_FRAME = re.compile(r"^[\s|]*File \".*\", line \d+, in (\S+)|traceback:.* in (\w+)$")
+_FRAME = re.compile(r"^[\s|]*File \".*\", line \d+,? in (\S+)|traceback:.* in (\w+)$")
 _EXCEPTION = re.compile(
-    r"^[\s|+]*(?:[\w.]+\.)?\w*(?:Error|Exception|Timeout|Exit|Interrupt)(?:: .*|:?$)|^\s*Value error, "
+    r"^[\s|+]*(?:[\w.]+\.)?\w*(?:Error|Exception|Timeout|Exit|Interrupt)(?:\(\w+\))?(?:: .*|:?$)|^\s*Value error, "
 )
 _DEATH = re.compile(
     r"EngineCore (?:failed to start|encountered|hit an exception)|Engine core initialization failed|Engine core proc"
-    r"|Engine process failed to start|WorkerProc (?:failed|hit|initialization failed)|Executor failed|EngineDead"
+    r"|Engine process \(pid|Engine process failed to start|WorkerProc (?:failed|hit|initialization failed)"
+    r"|Executor failed|EngineDead"
     r"|Worker failed with error|AsyncLLM output_handler failed|engine core exited unexpectedly|Got fatal signal"
     r"|died unexpectedly|Frontend process failed|Background loop|MQLLMEngine|Failed core proc"
 )
 _BOOT_DEATH = re.compile(r"failed to start|[Ii]nitialization failed|during engine core initialization")
 _SERVING_DEATH = re.compile(r"encountered a fatal error|output_handler failed|EngineDead|Background loop")
 _NOISE = re.compile(
-    r"RuntimeError: cancelled|CancelledError|SystemExit|KeyboardInterrupt|BrokenPipeError|EOFError"
+    r"RuntimeError: cancelled|RayTaskError|CancelledError|SystemExit|KeyboardInterrupt|BrokenPipeError|EOFError"
     r"|ConnectionResetError|zmq\.error"
 )
 """What the processes around a dead one raise: no cause of anything."""
@@ -54,6 +55,10 @@ _TOLD = re.compile(
 )
 """The API server's own words; the engine's `trigger received signal` alone means that somebody ended the engine."""
 _ENGINE_TOLD = re.compile(r"EngineCore: trigger received signal=(\w+)")
+_SOURCE = "   "
+"""Lines of a traceback that quote source code are indented by four."""
+ORDER = {"config": 0, "load": 1, "warmup": 2, "kv_alloc": 3, "graph_capture": 4, "serving": 5}
+"""Of a boot that measures its KV size."""
 _ALIVE = re.compile(r"\"POST /\S+ HTTP/[\d.]+\" 200|Avg generation throughput: (?!0\.0 )\d")
 
 
@@ -66,6 +71,8 @@ class Finding:
     groups: dict[str, str]
     frames: tuple[str, ...]
     """Functions of the traceback that the line ends, outermost first; empty where there is none."""
+    time_s: float | None
+    """The line's time, or that of the line before it that has one."""
     phase: str | None
     """The boot's phase then; None before any line told one."""
     is_ready: bool
@@ -81,6 +88,12 @@ class Finding:
     @property
     def kind(self) -> str:
         return self.sign.kind if self.sign else "unknown"
+
+
+def _survived_at(phase: str | None) -> int:
+    """From here on a refusal in `phase` stopped nothing: one phase further for the API server, two for a worker, whose
+    siblings may be that far ahead."""
+    return 1 if phase in (None, "config") else ORDER[phase] + 2
 
 
 class Scan:
@@ -107,6 +120,7 @@ class Scan:
         """Functions named after the first finding, for logs that print the traceback last."""
         self._frames: dict[str, list[str]] = {}
         self._open: Finding | None = None
+        self._last_s: float | None = None
 
     @property
     def has_died(self) -> bool:
@@ -128,9 +142,13 @@ class Scan:
             self.pids.add(line.pid)
         if self.told_to_stop is None:
             self.stall.feed(line)
-        if self.progress.feed(line) or line.level == "INFO":
+        self._last_s = line.time_s if line.time_s is not None else self._last_s
+        if self.progress.feed(line):
+            self.stall.move()
+            self._note_progress(line)
+        if line.level in ("INFO", ""):
             self._note_life(line)
-        if self._is_frame(line) or self.told_to_stop is not None:
+        if self._is_frame(line) or self.told_to_stop is not None or message.startswith(_SOURCE):
             return
         if line.level in ("INFO", "WARNING", "DEBUG"):
             self._feed_quiet(line)
@@ -142,13 +160,17 @@ class Scan:
         message = line.message
         if "took" in message or "KV cache" in message or "args:" in message or "LLM engine" in message:
             self.kept.append(line)
-        if READY.search(message):
-            self.findings.clear()
-        elif _ALIVE.search(message) and not self.deaths:
+        if _ALIVE.search(message) and not self.deaths:
             for finding in self.findings:
                 finding.n_alive_after += 1
-        elif self.progress.phase != "config" and self.findings:
-            self.findings = [f for f in self.findings if not (f.phase == "config" and f.kind in REFUSALS)]
+
+    def _note_progress(self, line: LogLine) -> None:
+        """What refuses to start refuses in its phase: a boot that is well past it has survived."""
+        if READY.search(line.message):
+            self.findings.clear()
+        elif self.findings:
+            now = ORDER[self.progress.phase]
+            self.findings = [f for f in self.findings if f.kind not in REFUSALS or now < _survived_at(f.phase)]
 
     def _is_frame(self, line: LogLine) -> bool:
         """Collects the functions of the traceback at hand, one traceback a process at a time."""
@@ -182,7 +204,7 @@ class Scan:
         elif _DEATH.search(message):
             self._note_death(line)
         elif is_grave and _EXCEPTION.match(message) and not _NOISE.search(message):
-            self._add(Finding(line, None, {}, self._taken_frames(line), self._phase(), self.progress.is_ready))
+            self._add(line, None, {})
         elif line.level and self.first_error is None and message[:1].strip() and not _TRACEBACK.search(message):
             self.first_error = line
         elif self._open is not None and not line.level and len(self._open.details) < 8:
@@ -192,25 +214,20 @@ class Scan:
         for sign in signs:
             if match := sign.pattern.search(line.message):
                 groups = {k: v for k, v in match.groupdict().items() if v is not None}
-                frames, is_ready = self._taken_frames(line), self.progress.is_ready
-                self._add(Finding(line, sign, groups, frames, self._phase(), is_ready))
+                self._add(line, sign, groups)
                 break
         if _DEATH.search(line.message):
             self._note_death(line)
 
-    def _add(self, finding: Finding) -> None:
-        self.findings.append(finding)
-        self._open = finding
+    def _add(self, line: LogLine, sign: Sign | None, groups: dict[str, str]) -> None:
+        frames = tuple(self._frames.pop(line.process, ()))
+        phase = self.progress.phase if self.progress.n_steps else None
+        self._open = Finding(line, sign, groups, frames, self._last_s, phase, self.progress.is_ready)
+        self.findings.append(self._open)
 
     def _note_death(self, line: LogLine) -> None:
         if line.level in ("ERROR", "CRITICAL", "WARNING") or not line.level:
             self.deaths.append(line)
-
-    def _taken_frames(self, line: LogLine) -> tuple[str, ...]:
-        return tuple(self._frames.pop(line.process, ()))
-
-    def _phase(self) -> str | None:
-        return self.progress.phase if self.progress.n_steps else None
 
 
 def scan_log(lines: Iterable[LogLine]) -> Scan:

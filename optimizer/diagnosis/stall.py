@@ -28,6 +28,10 @@ class Stall:
         self.n_still: dict[str, int] = {}
         self.last_still: LogLine | None = None
 
+    def move(self) -> None:
+        """The boot went on."""
+        self.n_waits = 0
+
     def feed(self, line: LogLine) -> None:
         message = line.message
         if _WAITING.search(message):
