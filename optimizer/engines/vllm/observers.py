@@ -17,6 +17,7 @@ from optimizer.engines.vllm.process_watch import ProcessWatch
 SCRAPE_WITHIN_S = 2.0
 FORGIVEN_SHARE = 0.1
 """Fewer readings missed than this leave an instance's gauges whole; with more they stand as unread."""
+LIST_EVERY_S = 5.0
 COMPUTING = ("worker", "engine_core")
 """Roles whose CPU use says that an engine computes; workers where there are any."""
 
@@ -56,7 +57,7 @@ class MachineWatch:
     def __init__(
         self, endpoints: Sequence[Endpoint], devices: Devices, client_pids: Callable[[], Iterable[int]], begin_s: float
     ) -> None:
-        self._watch = ProcessWatch({**{e.name: e.pids for e in endpoints}, "": client_pids})
+        self._watch = ProcessWatch({**{e.name: e.pids for e in endpoints}, "": client_pids}, LIST_EVERY_S)
         self._devices, self._begin_s = devices, begin_s
         self.processes: list[ProcessSample] = []
         self.devices: list[DeviceSample] = []
@@ -69,8 +70,9 @@ class MachineWatch:
         self.devices += self._devices.sample(time_s, self._watch.pids)
 
     def computing_cores(self, instance: str) -> float | None:
-        """CPU use of the least busy worker: of those that compute together one that is stopped holds up all. None
-        where the processes are not to be seen."""
+        """CPU use of the least busy worker (of those that compute together one that is stopped holds up all), or of a
+        compiler that it waits for. None where the processes are not to be seen."""
         own = [s for s in self._newest if s.instance == instance]
         by_role = [[s.cores for s in own if s.role == role] for role in COMPUTING]
-        return next((min(cores) for cores in by_role if cores), None)
+        workers = next((min(cores) for cores in by_role if cores), None)
+        return max([s.cores for s in own if s.role == "other"] + ([] if workers is None else [workers]), default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,20 +32,30 @@ class _Known:
 class ProcessWatch:
     """Processes of several servers; the instance named "" is our own client. Not to be used by two threads."""
 
-    def __init__(self, groups: Mapping[str, Callable[[], Iterable[int]]]) -> None:
-        """`groups`: instance -> its process numbers now."""
-        self._groups = dict(groups)
+    def __init__(self, groups: Mapping[str, Callable[[], Iterable[int]]], list_every_s: float = 0.0) -> None:
+        """`groups`: instance -> its process numbers now. They are asked for no more often than every `list_every_s`,
+        unless a process has ended: finding them costs more than looking at them."""
+        self._groups, self._list_every_s = dict(groups), list_every_s
+        self._listed: dict[int, str] = {}
+        self._listed_s = -math.inf
         self._known: dict[int, _Known] = {}
 
     def sample(self, time_s: float) -> tuple[ProcessSample, ...]:
         """One sample for each process seen before. A process seen first is only noted: nothing is known of its rate.
 
         What ended, or may not be looked at, is left out."""
-        found = {pid: name for name, pids in self._groups.items() for pid in _listed(pids)}
+        found = self._list(time_s)
         self._known = {pid: known for pid, known in self._known.items() if found.get(pid) == known.instance}
         samples = [self._look(pid, name, time_s) for pid, name in found.items()]
         fronts = {known.parent for known in self._known.values() if known.role == "engine_core"}
         return tuple(_as_front(s) if s.pid in fronts else s for s in samples if s is not None)
+
+    def _list(self, time_s: float) -> dict[int, str]:
+        has_lost = not self._known.keys() >= self._listed.keys()
+        if has_lost or time_s - self._listed_s >= self._list_every_s:
+            self._listed = {pid: name for name, pids in self._groups.items() for pid in _pids(pids)}
+            self._listed_s = time_s
+        return self._listed
 
     @property
     def pids(self) -> frozenset[int]:
@@ -63,7 +74,7 @@ class ProcessWatch:
             return None
 
 
-def _listed(pids: Callable[[], Iterable[int]]) -> tuple[int, ...]:
+def _pids(pids: Callable[[], Iterable[int]]) -> tuple[int, ...]:
     try:
         return tuple(pids())
     except (psutil.Error, OSError):

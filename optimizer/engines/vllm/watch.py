@@ -16,7 +16,7 @@ from optimizer.engines.vllm.devices import Devices
 from optimizer.engines.vllm.endpoint import Endpoint, nobody
 from optimizer.engines.vllm.metrics import Scrape, counters_between
 from optimizer.engines.vllm.observers import MachineWatch, ServerWatch
-from optimizer.engines.vllm.watchdog import ProgressWatchdog, Sign
+from optimizer.engines.vllm.watchdog import BUSY_FACTOR, ProgressWatchdog, Sign
 
 PERIOD_S = 1.0
 HANG_AFTER_S = 30.0
@@ -67,7 +67,7 @@ class Watch:
         self._begin_s, self._period_s = begin_s, period_s
         self._servers = [ServerWatch(e, begin_s) for e in endpoints]
         self._machine = MachineWatch(endpoints, devices, client_pids, begin_s)
-        self._watchdogs = {e.name: ProgressWatchdog(hang_after_s) for e in endpoints}
+        self._watchdogs = {e.name: ProgressWatchdog(_limit_s(e, hang_after_s)) for e in endpoints}
         self._parts: tuple[ServerWatch | MachineWatch, ...] = (*self._servers, self._machine)
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -130,6 +130,11 @@ class Watch:
             state=None if seen is None else _state(seen),
             engine_cores=self._machine.computing_cores(watch.name),
         )
+
+
+def _limit_s(endpoint: Endpoint, hang_after_s: float) -> float:
+    """Where nobody sees the processes they may be computing, so all the time is given that computing would get."""
+    return hang_after_s * (BUSY_FACTOR if endpoint.pids is nobody else 1.0)
 
 
 def _state(scrape: Scrape) -> tuple[float | None, ...]:
