@@ -90,6 +90,9 @@ class MoodyEngineSpec:
     n_broken: int = 0
     refused: frozenset[int] = frozenset()
     breaking: frozenset[int] = frozenset()
+    broken_kind: str = "port"
+    at_most: int | None = None
+    """More sequences than this are refused, and the refusal names the bound."""
 
     @property
     def n_gpus(self) -> int:
@@ -112,7 +115,11 @@ class MoodyEngine(ForwardingEngine):
         seqs = placement.instances[0].config.get("max_num_seqs")
         if self._n_left > 0 or seqs in self._spec.breaking:
             self._n_left -= 1
-            raise EngineFailed("port", "boot", "port 8000 is taken", is_config_fault=False)
+            raise EngineFailed(self._spec.broken_kind, "boot", "port 8000 is taken", is_config_fault=False)
+        most = self._spec.at_most
+        if most is not None and isinstance(seqs, int) and seqs > most:
+            text, bounds = f"max_num_seqs ({seqs}) exceeds available Mamba cache blocks", {"max_num_seqs_at_most": most}
+            raise EngineFailed("kv_capacity", "graph_capture", text, is_config_fault=True, bounds=bounds)
         if seqs in self._spec.refused:
             raise EngineFailed("kv_capacity", "boot", f"max_num_seqs {seqs} does not fit", is_config_fault=True)
         return super().boot(placement, seed)

@@ -35,6 +35,11 @@ class Executor(Protocol):
     @property
     def n_outstanding(self) -> int: ...
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Slots that were given up, and why; for the user's eyes."""
+        ...
+
     def submit(self, plan: TrialPlan, delay_s: float = 0.0) -> None:
         """Queue a plan, to be started in `delay_s` at the earliest. Never blocks on the run itself.
 

@@ -33,6 +33,10 @@ class InlineExecutor:
         return 0 if self._cause else 1
 
     @property
+    def notices(self) -> tuple[str, ...]:
+        return (self._cause,) if self._cause else ()
+
+    @property
     def n_outstanding(self) -> int:
         return len(self._pending)
 

@@ -9,7 +9,7 @@ promised nothing, and the bounds of limits that are relative to the reference. T
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from optimizer.errors import UserError
 from optimizer.profiles.profile import Profile
 from optimizer.study.events import Listener, Notice
 from optimizer.study.runs import Runs
+from optimizer.study.side_by_side import SideBySide
 from optimizer.trial import Infeasible, Measured, Outcome, TrialPlan
 
 STEP_DOWN = 0.85
@@ -66,6 +67,8 @@ class Calibration:
     metrics: Mapping[str, float | None]
     single_server: Mapping[str, float | None] | None = None
     """Several instances only: the same figures of one server that has every tenant."""
+    n_slots: int | None = None
+    """Trials that do not disturb each other at a time; None on a simulated engine, where none does."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -98,6 +101,9 @@ class Calibrator:
     seed: int
     runs: Runs
     listener: Listener
+    is_real: bool = False
+    """On a real engine: repeats run one at a time, alone on the host and on servers of their own, since the noise of
+    booting is part of what trials differ by; then it is seen whether several at a time disturb each other."""
 
     def calibrate(self, rate_per_s: float | None) -> Calibration:
         """With the first reference that can be measured. Finds R unless `rate_per_s` fixes it.
@@ -137,6 +143,7 @@ class Calibrator:
         if not is_sustained:
             text = f"{reference.name} does not sustain R = {rate:.4g} requests/s ({how})"
             self.listener(Notice(f"{text}; the study goes on at that rate", is_warning=True))
+        noise = self._noise(measured, targets, values)
         return Calibration(
             reference=reference.name,
             capacity_per_s=capacity,
@@ -144,11 +151,12 @@ class Calibrator:
             how=how,
             is_sustained=is_sustained,
             values=values,
-            noise=self._noise(measured, targets, values),
+            noise=noise,
             targets=targets,
             limits=(*self._limits(metrics), *self.own_limits),
             metrics=metrics,
             single_server=self._single_server(rate, targets),
+            n_slots=self._side_by_side(reference, rate, values, noise, targets),
         )
 
     def _find_capacity(self, k: int, reference: Reference) -> float | str:
@@ -175,12 +183,36 @@ class Calibrator:
         """The reference with every load, once per seed; or why it cannot be measured."""
         loads = self.loads(rate, ("steady", "stress", "saturation"))
         n = self.profile.budget.noise_repeats
-        plans = [self._plan(reference.placement, loads, 200 + n * k + j) for j in range(n)]
-        outcomes = self._carry_out(plans, partial(_kept_up_text, f"{reference.name} at R again"))
+        plans = [replace(self._plan(reference.placement, loads, 200 + n * k + j), is_fresh=j > 0) for j in range(n)]
+        describe = partial(_kept_up_text, f"{reference.name} at R again")
+        groups = [[plan] for plan in plans] if self.is_real else [plans]
+        outcomes = [outcome for group in groups for outcome in self._carry_out(group, describe)]
         failed = next((o for o in outcomes if not isinstance(o, Measured)), None)
         if failed is not None:
             return _cause(failed)
         return [o.measurement for o in outcomes if isinstance(o, Measured)]
+
+    def _side_by_side(
+        self,
+        reference: Reference,
+        rate: float,
+        values: tuple[float, ...],
+        noise: tuple[float, ...],
+        targets: Mapping[str, Targets],
+    ) -> int | None:
+        if not self.is_real:
+            return None
+        return SideBySide(
+            placement=reference.placement,
+            loads=self.loads(rate, ("steady", "stress", "saturation")),
+            objectives=self.profile.objectives,
+            alone=values,
+            floors=noise,
+            targets=targets,
+            seed_of=self._seed,
+            runs=self.runs,
+            listener=self.listener,
+        ).settle()
 
     def _single_server(self, rate: float, targets: Mapping[str, Targets]) -> Mapping[str, float | None] | None:
         if self.single_server is None:
@@ -224,7 +256,10 @@ class Calibrator:
         return f"{reference.name}, saturated, finishes {capacity:.4g} requests/s"
 
     def _plan(self, placement: Placement, loads: tuple[LoadPlan, ...], run: int) -> TrialPlan:
-        return TrialPlan(-1, run, "calibration", placement, loads, seed=self.seed * 1_000_003 + 7_919 + run)
+        return TrialPlan(-1, run, "calibration", placement, loads, seed=self._seed(run))
+
+    def _seed(self, run: int) -> int:
+        return self.seed * 1_000_003 + 7_919 + run
 
     def _unread(self, measured: Sequence[Measurement], metrics: Mapping[str, float | None]) -> str:
         missing = [o.metric for o in self.profile.objectives if metrics.get(o.metric) is None]

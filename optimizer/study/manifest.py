@@ -16,9 +16,12 @@ from optimizer.study.files import json_safe, write_json
 FORMAT = 1
 _MAY_CHANGE = {
     "format", "created", "n_trials", "n_workers", "versions", "rate_per_s", "calibration", "storage", "profile_text",
+    "command", "directory",
 }  # fmt: skip
 """Fields that a resume may give anew. Everything else decides what the recorded numbers mean; of the profile's text,
 what matters stands in fields of its own, so that a comment may be edited."""
+_SETTINGS_THAT_MAY_CHANGE = {"confirm"}
+"""What of the settings decides only what is done after the search."""
 _FINGERPRINTS = {"space_fingerprint", "model_fingerprint"}
 _PACKAGES = ("vllm-config-optimizer", "optuna", "optuna-dashboard", "ray", "numpy", "pandas", "vllm")
 _MAX_SHOWN_CHARS = 80
@@ -63,6 +66,10 @@ class Manifest:
     """R, once calibration has found it."""
     calibration: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    """The words behind `optimizer.run` that began the study, without secrets: `validate` reads them back."""
+    directory: str = ""
+    """Where it was typed: paths in it are relative to that."""
     created: str = ""
     format: int = FORMAT
 
@@ -150,6 +157,7 @@ def _lines(name: str, old: Any, new: Any) -> list[str]:
     """Mappings are compared entry by entry."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [k for k in (*old, *(k for k in new if k not in old)) if old.get(k) != new.get(k)]
+        keys = [k for k in keys if name != "settings" or k not in _SETTINGS_THAT_MAY_CHANGE]
         return [_line(f"{name} {k}", old.get(k), new.get(k)) for k in keys]
     if isinstance(old, list) and isinstance(new, list):
         gone, fresh = [x for x in old if x not in new], [x for x in new if x not in old]

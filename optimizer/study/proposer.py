@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import random
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import optuna
@@ -59,6 +59,10 @@ class Proposer(Protocol):
 
     def mark_running(self, point: Point) -> None:
         """It is being tried now (a baseline, or adopted after a crash): do not propose it, keep away from it."""
+        ...
+
+    def leave_out(self, is_ruled_out: Callable[[Point], bool]) -> None:
+        """From now on propose nothing of which this says True, whenever it begins to."""
         ...
 
 
@@ -127,6 +131,9 @@ class TpeProposer:
             self._study.tell(number, state=TrialState.FAIL)
             self._draws.give_back()
 
+    def leave_out(self, is_ruled_out: Callable[[Point], bool]) -> None:
+        self._untried.is_ruled_out = is_ruled_out
+
     @property
     def n_tried(self) -> int:
         """Distinct configurations told or in flight."""
@@ -187,6 +194,9 @@ class RandomProposer:
         if self._untried.is_running(point):
             self._draws.give_back()
         self._untried.forget(point)
+
+    def leave_out(self, is_ruled_out: Callable[[Point], bool]) -> None:
+        self._untried.is_ruled_out = is_ruled_out
 
     @property
     def n_tried(self) -> int:

@@ -37,11 +37,13 @@ from optimizer.study.outcomes import kind_of, masked_arguments
 from optimizer.study.storage import close_connections, mask, open_storage, retrying, use_wal
 from optimizer.study.terms import Terms
 from optimizer.study.trial_record import (
+    BOUNDS,
     FAILURE,
     METRICS,
     N_LOST,
     OTHER,
     OUTCOME,
+    PHASE,
     POINT,
     REASON,
     STAGE,
@@ -159,7 +161,7 @@ class StudyRecord:
         name = kind_of(outcome)
         shown: dict[str, Any] = {OUTCOME: name, REASON: reason, **(columns or {})}
         if isinstance(outcome, Infeasible):
-            shown[FAILURE] = outcome.kind
+            shown |= {FAILURE: outcome.kind, PHASE: outcome.phase, BOUNDS: dict(outcome.bounds) or None}
         if name == "broken" or scorecard is None:
             return self._tell(trial, shown, TrialState.FAIL, None)
         has_values = name == "measured" and scorecard.values is not None

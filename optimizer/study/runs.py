@@ -1,5 +1,8 @@
 """Runs: plans carried out on an executor, retried when Broken, each stored before it is used.
 
+How often and how soon a run is repeated depends on what broke it: what hung or was killed once may do it again, and
+what found the machine busy finds it free a little later.
+
 A run belongs to a trial (its first run, a confirmation) or to none (calibration). A run that is already in the study's
 folder is not repeated: that is what makes every stage resumable.
 """
@@ -9,13 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from optimizer.cluster.executor import Executor
-from optimizer.study.events import Listener, RunFinished
+from optimizer.cluster.executor import NO_SLOT, Executor, NoSlotLeft
+from optimizer.study.events import Listener, Notice, RunFinished
 from optimizer.study.folder import StudyFolder
 from optimizer.trial import Broken, Outcome, TrialPlan
 
 MAX_RETRIES = 2
 """A Broken run is repeated this often before it counts as lost."""
+RETRIES = {"hang": 1, "killed": 1}
+"""Kinds that are repeated less often: the configuration may be what does it, and a hang costs minutes."""
+NOT_ITS_TURN = frozenset({"quarantine", NO_SLOT})
+"""Kinds that say only that the slot is no place to run it: it goes to another, until none is left."""
+PASSING = frozenset({"profiling_race", "neighbour", "orphan", "port", "host_ram"})
+"""Kinds that pass by themselves: the repeat waits, longer each time, so that starts do not meet again."""
+PAUSE_S, PAUSE_FACTOR = 5.0, 3.0
+"""The first pause on a real machine, and how it grows."""
 RETRY_STEP = 100_000
 """Retries run under a number of their own (run + k * step) and are stored under the first."""
 
@@ -23,7 +34,11 @@ RETRY_STEP = 100_000
 class Runs:
     """Carries out plans to their end and counts the engine seconds they cost."""
 
-    def __init__(self, executor: Executor, folder: StudyFolder, listener: Listener) -> None:
+    def __init__(self, executor: Executor, folder: StudyFolder, listener: Listener, *, pause_s: float = 0.0) -> None:
+        """`pause_s`: before the first repeat of what passes by itself; PAUSE_S on a real engine."""
+        self._pause_s = pause_s
+        self._told: set[str] = set()
+        """Slots given up that the user knows of."""
         self._executor = executor
         self._folder = folder
         self._listener = listener
@@ -58,18 +73,43 @@ class Runs:
                 self._listener(RunFinished(purpose, len(outcomes), len(plans), describe(plans[i], finished.outcome)))
         return [outcomes[i] for i in range(len(plans))]
 
+    @property
+    def n_slots(self) -> int:
+        """Runs that go on at once."""
+        return self._executor.n_slots
+
+    def limit_slots(self, n_slots: int) -> None:
+        self._executor.limit(n_slots)
+
     def stored(self, plan: TrialPlan) -> Outcome | None:
         """The outcome of a run that an earlier process finished; a Broken one is tried again."""
         outcome = self._folder.load_outcome(plan.trial, plan.run, plan.purpose)
         return None if isinstance(outcome, Broken) else outcome
 
     def retry(self, plan: TrialPlan, outcome: Outcome) -> bool:
-        """Submit a Broken run once more while it has tries left; False if the outcome stands."""
+        """Submit a Broken run once more while it has tries left; False if the outcome stands.
+
+        Raises NoSlotLeft when no slot is left to run it: the trial then stays open, for a resume."""
+        self._tell_lost_slots()
         n_tries = plan.run // RETRY_STEP
-        if not isinstance(outcome, Broken) or n_tries >= MAX_RETRIES:
+        if not isinstance(outcome, Broken):
             return False
-        self._executor.submit(replace(plan, run=plan.run + RETRY_STEP))
+        if outcome.kind not in NOT_ITS_TURN and n_tries >= RETRIES.get(outcome.kind, MAX_RETRIES):
+            return False
+        delay_s = self._pause_s * PAUSE_FACTOR**n_tries if outcome.kind in PASSING else 0.0
+        self._executor.submit(replace(plan, run=plan.run + RETRY_STEP, is_fresh=True), delay_s)
         return True
+
+    def check_slots(self) -> None:
+        """Raises NoSlotLeft when nothing can be run any more."""
+        if self._executor.n_slots == 0:
+            raise NoSlotLeft(f"no worker is left ({'; '.join(self._executor.notices)})")
+
+    def _tell_lost_slots(self) -> None:
+        for text in self._executor.notices:
+            if text not in self._told:
+                self._told.add(text)
+                self._listener(Notice(f"given up: {text}", is_warning=True))
 
     def keep(self, plan: TrialPlan, outcome: Outcome) -> Outcome:
         """Store an outcome under its first number and count its engine seconds."""

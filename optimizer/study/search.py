@@ -17,6 +17,7 @@ from optimizer.cluster.executor import Executor
 from optimizer.engines.engine import LoadPlan, Placement
 from optimizer.study.events import Listener, Notice, StageStarted, TrialFinished, TrialStarted
 from optimizer.study.judge import Judge, reason_of
+from optimizer.study.learned_bounds import LearnedBounds
 from optimizer.study.outcomes import kind_of
 from optimizer.study.proposer import Point, Proposer, SpaceExhausted
 from optimizer.study.record import StudyRecord
@@ -84,6 +85,8 @@ class Search:
         self._executor = executor
         self._runs = runs
         self._listener = listener
+        self._bounds = LearnedBounds()
+        proposer.leave_out(lambda point: bool(self._bounds) and self._bounds.rules_out(plan.place(point)) is not None)
         self._region = StableRegion(plan.n_levels, plan.n_stable) if plan.n_stable > 0 else None
         self._running: dict[int, Proposal] = {}
         self._levels_of: dict[int, int] = {}
@@ -95,12 +98,14 @@ class Search:
         self.stop_reason = ""
 
     def run(self) -> str:
-        """Search to the end. Returns why it ended."""
+        """Search to the end. Returns why it ended; raises NoSlotLeft when no slot is left to go on."""
         self._restore()
         while True:
             while self._executor.n_outstanding < self._executor.n_slots and self._start_next():
                 pass
             if not self._running:
+                if not self.stop_reason and self._record.n_trials < self._plan.n_trials:
+                    self._runs.check_slots()
                 break
             for finished in self._executor.wait(1.0):
                 self._finish(finished.plan, finished.outcome)
@@ -120,8 +125,15 @@ class Search:
                     self._proposer.mark_running(proposal.point)
                 self._note_probe_started(proposal)
             elif trial.is_finished:
+                self._learn(trial, proposal.placement)
                 self._tell_proposer(trial, proposal)
                 self._note_probe(proposal, _card_of(trial))
+
+    def _learn(self, trial: TrialRecord, placement: Placement) -> tuple[str, ...]:
+        """What a failed start said would fit. Not from figures that are no configuration's fault."""
+        if trial.state != "infeasible" or trial.failure is None:
+            return ()
+        return self._bounds.learn(placement, trial.failure, trial.failed_in, trial.bounds)
 
     def _proposal_of(self, trial: TrialRecord) -> Proposal:
         name = trial.attributes.get("baseline")
@@ -209,10 +221,12 @@ class Search:
             point = at_level(self._plan.base_point, self._plan.grid, level, self._region.n_levels)
             placement = self._plan.place(point)
             same = self._same_trial(placement)
-            if same is None:
+            if same is None and self._bounds.rules_out(placement) is not None:
+                self._region.tell(Probe(level, False))
+            elif same is None:
                 self._proposer.mark_running(point)
                 return Proposal(STABLE, placement, point, {"level": level})
-            if same.number in self._running:
+            elif same.number in self._running:
                 self._levels_of[same.number] = level
             else:
                 self._region.tell(Probe(level, has_survived_stress(_card_of(same))))
@@ -237,7 +251,9 @@ class Search:
         return Proposal(self._plan.stage_name, self._plan.place(point), point)
 
     def _is_new(self, point: Point) -> bool:
-        return self._same_trial(self._plan.place(point)) is None
+        """Neither tried nor known to fail."""
+        placement = self._plan.place(point)
+        return self._same_trial(placement) is None and self._bounds.rules_out(placement) is None
 
     # telling results
 
@@ -252,6 +268,8 @@ class Search:
         reason = reason_of(outcome, card)
         self._record.close(plan.trial, outcome, card, reason=reason, columns=_columns(outcome, plan))
         trial = self._record.trial(plan.trial)
+        for ruled_out in self._learn(trial, proposal.placement):
+            self._listener(Notice(f"trial {plan.trial} rules out {ruled_out} from now on"))
         if proposal.point is not None and isinstance(outcome, Broken):
             self._proposer.forget(proposal.point)
         else:

@@ -13,8 +13,8 @@ from search_spaces.parameter import Value
 
 State = Literal["running", "measured", "infeasible", "stopped", "broken"]
 
-OUTCOME, REASON, FAILURE, METRICS, POINT, STAGE, N_LOST, OTHER = (
-    "outcome", "reason", "failure", "metrics", "point", "stage", "n_lost", "other_arguments",
+OUTCOME, REASON, FAILURE, METRICS, POINT, STAGE, N_LOST, OTHER, PHASE, BOUNDS = (
+    "outcome", "reason", "failure", "metrics", "point", "stage", "n_lost", "other_arguments", "failed_in", "bounds",
 )  # fmt: skip
 """Names of the user attributes that this program writes."""
 
@@ -41,6 +41,16 @@ class TrialRecord:
     n_lost: int = 0
     """How often a driver died while it ran."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def bounds(self) -> Mapping[str, float]:
+        """What the engine itself said would have fitted; see `diagnosis.bounds`."""
+        return dict(self.attributes.get(BOUNDS, {}))
+
+    @property
+    def failed_in(self) -> str | None:
+        """The phase of a classified failure."""
+        return self.attributes.get(PHASE)
 
     @property
     def is_finished(self) -> bool:

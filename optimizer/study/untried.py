@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from optimizer.errors import OptimizerError
@@ -57,6 +57,8 @@ class Untried:
         self._running: dict[str, Indices] = {}
         self._tried: set[str] = set()
         self._prints: dict[Indices, str] = {}
+        self.is_ruled_out: Callable[[Point], bool] = lambda point: False
+        """Points that are known to fail without having been tried."""
 
     @property
     def n_tried(self) -> int:
@@ -101,7 +103,7 @@ class Untried:
         n_seen = n_left_out = 0
         for shell in self._shells(self._into_open_levels(wanted)):
             fresh = sorted(i for i in shell if self._is_untried(i))
-            able = [i for i in fresh if not self._regions.excludes(i, tuple(self._running.values()))]
+            able = [i for i in fresh if self._is_able(i)]
             if able:
                 return rng.choice(able)
             n_left_out += len({self._fingerprint(i) for i in fresh})
@@ -132,7 +134,7 @@ class Untried:
     def _sampled(self, rng: random.Random, n_left_out: int) -> Indices:
         for _ in range(_N_SAMPLES):
             indices = tuple(rng.choice(self._regions.open_levels(axis)) for axis in range(len(self.levels)))
-            if self._is_untried(indices) and not self._regions.excludes(indices, tuple(self._running.values())):
+            if self._is_untried(indices) and self._is_able(indices):
                 return indices
         raise SpaceExhausted(self.n_tried, n_left_out)
 
@@ -142,6 +144,11 @@ class Untried:
     def _is_untried(self, indices: Indices) -> bool:
         fingerprint = self._fingerprint(indices)
         return fingerprint not in self._tried and fingerprint not in self._running
+
+    def _is_able(self, indices: Indices) -> bool:
+        """Neither in a region where everything fails nor known to fail."""
+        excluded = self._regions.excludes(indices, tuple(self._running.values()))
+        return not excluded and not self.is_ruled_out(self.point(indices))
 
     def _fingerprint(self, indices: Indices) -> str:
         if indices not in self._prints:

@@ -58,6 +58,17 @@ def test_trials_workers_and_comments_may_change() -> None:
     ]
 
 
+def test_what_is_confirmed_may_change_but_a_smoke_run_stays_one() -> None:
+    old = manifest(settings={"confirm": "front", "noise": 1.0})
+    assert differences(old, manifest(settings={"noise": 1.0})) == []
+    assert differences(old, manifest(settings={"confirm": "none", "noise": 1.0})) == []
+    changed = differences(old, manifest(settings={"noise": 1.0, "smoke": True, "attach": {"": "http://h:1"}}))
+    assert changed == [
+        "settings smoke: nothing in the study, True now",
+        "settings attach: nothing in the study, {'': 'http://h:1'} now",
+    ]
+
+
 def test_of_long_lists_only_what_differs_is_shown() -> None:
     same = tuple(f"steady_some_long_metric_{k} <= {k}" for k in range(9))
     line = differences(manifest(limits=same), manifest(limits=(*same, "steady_ttft_p99_ms <= 5000")))

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from optimizer.cluster.executor import NoSlotLeft
 from optimizer.engines.engine import Placement
 from optimizer.errors import UserError
-from optimizer.study.events import RunFinished
-from optimizer.study.runs import MAX_RETRIES, RETRY_STEP
+from optimizer.study.events import Notice, RunFinished
+from optimizer.study.runs import MAX_RETRIES, RETRY_STEP, Runs
 from optimizer.study.setup import Setup
 from optimizer.trial import Broken, Infeasible, Measured, TrialPlan
 from tests.small_study import Bench, MoodyEngineSpec, bench, engine_of, small_setup
@@ -99,3 +100,44 @@ def test_retries_run_under_numbers_of_their_own(setup: Setup, tmp_path: Path) ->
     last = replace(plan(setup), run=MAX_RETRIES * RETRY_STEP)
     assert not made.runs.retry(last, Broken(cause="lost"))
     assert not made.runs.retry(plan(setup), made.runs.carry_out([plan(setup)], "search")[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_tries"), [("hang", 2), ("killed", 2), ("client", 3), ("port", 3), ("version", 3), ("", 3)]
+)
+def test_how_often_a_run_is_repeated_depends_on_what_broke_it(
+    kind: str, n_tries: int, setup: Setup, tmp_path: Path
+) -> None:
+    made = bench(tmp_path, setup)
+    plans = [replace(plan(setup), run=k * RETRY_STEP) for k in range(4)]
+    assert sum(made.runs.retry(p, Broken(cause="x", kind=kind)) for p in plans) == n_tries - 1
+
+
+@pytest.mark.parametrize("kind", ["profiling_race", "neighbour", "port", "host_ram"])  # case OOM-18
+def test_what_passes_by_itself_is_waited_for_longer_each_time(kind: str, setup: Setup, tmp_path: Path) -> None:
+    made = bench(tmp_path, setup)
+    runs = Runs(made.executor, made.folder, made.events.append, pause_s=40.0)
+    pauses = []
+    for n in range(2):
+        assert runs.retry(replace(plan(setup), run=n * RETRY_STEP), Broken(cause="x", kind=kind))
+        pauses.append(made.executor._pending.until_ready_s())
+        made.executor.cancel_all()
+    assert pauses == pytest.approx([40.0, 120.0], abs=2.0)
+    assert runs.retry(plan(setup), Broken(cause="x", kind="hang"))
+    assert made.executor._pending.until_ready_s() == 0.0
+
+
+def test_a_repeat_is_on_servers_of_its_own(setup: Setup, tmp_path: Path) -> None:
+    made = bench(tmp_path, setup)
+    made.runs.retry(plan(setup), Broken(cause="lost"))
+    taken = made.executor._pending.take("")
+    assert taken is not None and taken.is_fresh
+
+
+def test_without_a_slot_left_the_study_ends_in_one_line_and_its_trial_stays_open(setup: Setup, tmp_path: Path) -> None:
+    made = moody(tmp_path, setup, n_broken=99, broken_kind="quarantine")
+    with pytest.raises(NoSlotLeft, match=r"no worker is left .its device is quarantined: "):
+        made.runs.carry_out([plan(setup), plan(setup, 1)], "search")
+    assert made.folder.runs_of(0) == {}, "nothing is told, so that a resume runs it again"
+    told = [e.text for e in made.events if isinstance(e, Notice)]
+    assert told == ["given up: its device is quarantined: quarantine (boot): port 8000 is taken"]

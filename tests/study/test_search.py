@@ -11,7 +11,10 @@ import pytest
 
 from objectives.hypervolume import Axes
 from objectives.measurement import LOADS
+from optimizer.cluster.executor import NoSlotLeft
 from optimizer.engines.build import EngineSpec
+from optimizer.engines.engine import BootReport, Engine, Placement
+from optimizer.errors import EngineFailed
 from optimizer.study.calibration import Calibration
 from optimizer.study.distributions import standing_distributions
 from optimizer.study.events import Notice, StageStarted, TrialFinished, TrialStarted
@@ -24,6 +27,7 @@ from optimizer.study.stages import seqs_names
 from optimizer.study.terms import Terms
 from optimizer.trial import StopRule
 from search_spaces.overrides import parse_overrides
+from tests.forwarding_engine import ForwardingEngine
 from tests.small_study import Bench, MoodyEngineSpec, bench, calibrator, engine_of, judge_of, small_setup
 
 
@@ -289,3 +293,68 @@ def test_a_copy_of_the_folder_can_be_gone_on_with(study: Make, tmp_path: Path) -
     shutil.copytree(tmp_path / "here", tmp_path / "there")
     _, record, _ = replace(studied, path=tmp_path / "there").run(5)
     assert len(record.trials()) == 5
+
+
+def seqs_tried(record: StudyRecord, stage: str) -> list[int]:
+    return [int(t.parameters["max_num_seqs"]) for t in record.trials() if t.stage == stage]  # type: ignore[arg-type]
+
+
+def test_a_bound_that_a_failure_named_is_never_exceeded_again(study: Make, setup: Setup) -> None:  # case OOM-21
+    studied = study(spec=MoodyEngineSpec(engine_of(setup), at_most=20))
+    made, record, _ = studied.run(9)
+    memory = {t.parameters.get("kv_cache_memory_bytes") for t in record.trials()}
+    assert len(memory) > 1, "the bound is learned anew for each size of the cache"
+    for size in memory:
+        own = [t for t in record.trials() if t.parameters.get("kv_cache_memory_bytes") == size]
+        assert sum(int(t.parameters["max_num_seqs"]) > 20 for t in own) <= 1, f"told once at {size}"  # type: ignore[call-overload]
+    told = [e.text for e in made.events if isinstance(e, Notice) and "rules out max_num_seqs above 20" in e.text]
+    assert told
+
+
+def test_what_was_learned_survives_a_resume(study: Make, setup: Setup) -> None:
+    studied = study("max_num_batched_tokens=2048", "kv_cache_memory_bytes=3221225472",
+                    spec=MoodyEngineSpec(engine_of(setup), at_most=20))  # fmt: skip
+    made, record, _ = studied.run(3)
+    before = [t for t in record.trials() if t.failure and int(t.parameters["max_num_seqs"]) > 20]  # type: ignore[call-overload]
+    assert before and before[-1].bounds == {"max_num_seqs_at_most": 20} and before[-1].failed_in == "graph_capture"
+    studied.close(made, record)
+    made, record, _ = studied.run(8)
+    assert all(int(t.parameters["max_num_seqs"]) <= 20 for t in record.trials()[3:])  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class OverweightSpec:
+    """Weights that never fit."""
+
+    inner: EngineSpec
+    n_gpus: int = 0
+
+    def build(self) -> Engine:
+        return Overweight(self.inner.build())
+
+    def build_for(self, slot: int, n_slots: int, gpu_uuids: tuple[str, ...]) -> Engine:
+        return self.build()
+
+
+class Overweight(ForwardingEngine):
+    def boot(self, placement: Placement, seed: int) -> BootReport:
+        raise EngineFailed("weights", "load", "not enough GPU memory", is_config_fault=True)
+
+
+def test_after_weights_that_do_not_fit_nothing_with_them_is_started(study: Make, setup: Setup) -> None:  # case OOM-01
+    made, record, reason = study(spec=OverweightSpec(engine_of(setup))).run(9)
+    assert len(record.trials()) == 2, "the baselines; every other trial has the same checkpoint"
+    assert reason.startswith("space exhausted after ") and "more lie where every start failed" in reason
+    assert any("rules out every other configuration with this checkpoint" in e.text for e in made.events if isinstance(e, Notice))  # fmt: skip
+
+
+def test_a_search_whose_last_slot_is_given_up_says_so_and_can_go_on(study: Make, setup: Setup) -> None:
+    studied = study(spec=MoodyEngineSpec(engine_of(setup), n_broken=99, broken_kind="quarantine"))
+    made, record = studied.open()
+    with pytest.raises(NoSlotLeft, match="no worker is left"):
+        studied.search(made, record, 4).run()
+    assert [t.state for t in record.trials()] == ["running"], "open for a resume"
+    studied.close(made, record)
+    healed = replace(studied, spec=None)
+    _, record, reason = healed.run(4)
+    assert reason == "all 4 trials are done" and all(t.is_finished for t in record.trials())
