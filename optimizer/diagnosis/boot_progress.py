@@ -46,6 +46,8 @@ class BootProgress:
 
     def feed(self, line: str | LogLine) -> bool:
         """Whether this line shows progress: a phase's line, or a progress bar that moved."""
+        if self.is_ready:
+            return False
         line = parse_line(0, line) if isinstance(line, str) else line
         if line.level not in ("INFO", ""):
             return False

@@ -29,7 +29,7 @@ _ANY, _ANY_BARE = _any_of(SIGNS), _any_of(s for s in SIGNS if s.is_bare)
 _QUIET = tuple(s for s in SIGNS if s.is_quiet)
 _ANY_QUIET = _any_of(_QUIET)
 
-_BANNER = re.compile(r"vLLM API server version|non-default args:|args: Namespace\(|^usage: ")
+_BANNERS = ("non-default args: ", "vLLM API server version", "args: Namespace(")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
 _FRAME = re.compile(r"^[\s|]*File \".*\", line \d+,? in (\S+)|traceback:.* in (\w+)$")
 _EXCEPTION = re.compile(
@@ -55,6 +55,10 @@ _TOLD = re.compile(
 )
 """The API server's own words; the engine's `trigger received signal` alone means that somebody ended the engine."""
 _ENGINE_TOLD = re.compile(r"EngineCore: trigger received signal=(\w+)")
+_ENDINGS = ("hut", "SIG", "signal", "topping", "Interrupt")
+"""One of them is in every text of `_TOLD` and `_ENGINE_TOLD`."""
+_FACTS = ("took", "KV cache", "args: ", "LLM engine", "blocks")
+"""Lines that `facts_of` reads hold one of these."""
 _SOURCE = "   "
 """Lines of a traceback that quote source code are indented by four."""
 ORDER = {"config": 0, "load": 1, "warmup": 2, "kv_alloc": 3, "graph_capture": 4, "serving": 5}
@@ -136,7 +140,7 @@ class Scan:
 
     def feed(self, line: LogLine) -> None:
         message = line.message
-        if line.level in ("INFO", "") and _BANNER.search(message):
+        if line.level in ("INFO", "") and (any(b in message for b in _BANNERS) or message.startswith("usage: ")):
             self._begin()
         if line.pid is not None:
             self.pids.add(line.pid)
@@ -158,9 +162,9 @@ class Scan:
     def _note_life(self, line: LogLine) -> None:
         """A server that goes on was not killed by what came before."""
         message = line.message
-        if "took" in message or "KV cache" in message or "args:" in message or "LLM engine" in message:
+        if not self.progress.is_ready and any(word in message for word in _FACTS):
             self.kept.append(line)
-        if _ALIVE.search(message) and not self.deaths:
+        if self.findings and not self.deaths and _ALIVE.search(message):
             for finding in self.findings:
                 finding.n_alive_after += 1
 
@@ -174,6 +178,8 @@ class Scan:
 
     def _is_frame(self, line: LogLine) -> bool:
         """Collects the functions of the traceback at hand, one traceback a process at a time."""
+        if "raceback" not in line.message and "File " not in line.message:
+            return False
         if _TRACEBACK.search(line.message):
             self._frames[line.process] = []
             self._open = None
@@ -186,6 +192,8 @@ class Scan:
 
     def _feed_quiet(self, line: LogLine) -> None:
         self._open = None
+        if line.level == "INFO" and not any(word in line.message for word in _ENDINGS):
+            return
         if told := _ENGINE_TOLD.search(line.message):
             self.engine_signal = told[1]
         if not self.findings and not self.deaths and _TOLD.search(line.message):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 LOGS = Path(__file__).parent / "logs"
 
-HEALTHY = ("boot_ok", "bad_requests", "gpu_boot_ok", "engine_stopped", "api_terminated_boot")
+HEALTHY = ("boot_ok", "bad_requests", "gpu_boot_ok", "compile_ok", "engine_stopped")
+HEALTHY += ("engine_stopped_boot", "api_terminated_boot")
 """Nothing failed, or nothing that their text shows."""
 STOPPED = ("api_terminated_serving", "api_interrupted_serving")
 """Told to end while requests ran."""
@@ -46,6 +47,8 @@ FAILED: dict[str, tuple[str, str | None, bool, dict[str, float]]] = {
     "model_unknown_type": ("version", "config", False, {}),
     "model_unknown_architecture": ("version", "config", False, {}),
     "shm_small": ("host_ram", "load", False, {}),
+    "files_limit": ("unknown", "load", False, {}),
+    "one_of_two_workers_killed": ("killed", "serving", False, {}),
     "engine_killed_boot": ("killed", "load", False, {}),
     "worker_killed_boot": ("killed", "load", False, {}),
     "engine_killed_serving": ("killed", "serving", False, {}),
