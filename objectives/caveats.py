@@ -54,6 +54,7 @@ def _lines(samples: LoadSamples) -> Iterator[str]:
     if samples.has_several_tokens:
         share = samples.several_tokens_share or 0.0
         yield f"{share:.0%} of messages carry other than one token: ITL is per message, read the per-token figures too"
+    yield from dict.fromkeys(note for p in samples.phases for note in p.notes)
     if load == "saturation" and any(p.was_running_set_full is False for p in samples.phases):
         yield "the queue emptied before any limit was reached: throughput is a lower bound"
     if load == "steady":

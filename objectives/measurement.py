@@ -193,6 +193,8 @@ class PhaseMeasurement:
     devices: tuple[DeviceSample, ...] = ()
     client: ClientReport | None = None
     """None on the simulator, which has no client."""
+    notes: tuple[str, ...] = ()
+    """What the machine's data say about these figures, for people."""
 
     @property
     def tenants(self) -> tuple[str, ...]:

@@ -52,11 +52,14 @@ def frozen_manifest(options: SessionOptions, setup: Setup, choice: EngineChoice)
             rate="recorded" if options.setup.is_recorded_rate else options.rate_per_s,
             max_model_len=setup.space.servers[0].max_model_len,
             baselines={name: placement.fingerprint for name, placement, _ in setup.baselines},
+            **options.settings(),
         ),
         n_trials=profile.budget.n_trials,
         n_workers=options.n_workers or 0,
         storage=mask(options.storage or ""),
-        versions=package_versions(),
+        versions={**package_versions(), "vllm": choice.vllm_version},
+        command=tuple(mask(word) for word in options.command if word != "--resume"),
+        directory=os.getcwd(),
     )
 
 
@@ -112,7 +115,7 @@ def front_meta(study: OpenStudy, setup: Setup, choice: EngineChoice, calibration
         profile=setup.profile.name,
         workload=setup.traffic.name,
         rate_per_s=calibration.rate_per_s,
-        versions={"vllm": "0.32.0", **package_versions()},
+        versions={**package_versions(), "vllm": choice.vllm_version},
         noise={o.metric: n for o, n in zip(objectives, calibration.noise, strict=True)},
         sharing=setup.profile.sharing,
         kept=setup.kept,

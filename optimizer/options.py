@@ -52,6 +52,8 @@ class SessionOptions:
     is_smoke: bool = False
     confirm: Scope | None = None
     """None: `confirmation.scope_of` decides by the engine."""
+    command: tuple[str, ...] = ()
+    """The words that were typed behind `optimizer.run`."""
 
     def settings(self) -> dict[str, Any]:
         """For the manifest, beside what else decides what the study's numbers mean."""
@@ -95,6 +97,7 @@ def read_options(args: argparse.Namespace) -> SessionOptions:
         attach=_attach(args),
         is_attach_insisting=args.attach_anyway,
         is_smoke=args.smoke,
+        command=tuple(getattr(args, "command", ())),
         confirm=args.confirm,
     )
 
@@ -105,9 +108,9 @@ def _setup(args: argparse.Namespace, is_recorded: bool) -> SetupOptions:
         model=args.model,
         gpu=args.gpu,
         sharing=args.gpu_sharing,
-        current=_named("--current", args.current, "INSTANCE"),
+        current=named_files("--current", args.current, "INSTANCE"),
         traffic=TrafficOptions(
-            traces=_named("--trace", args.trace, "TENANT"),
+            traces=named_files("--trace", args.trace, "TENANT"),
             time_unit=args.time_unit,
             is_strict=args.strict,
             max_bad_rows=args.max_bad_rows,
@@ -181,7 +184,7 @@ def _rate(text: str | None) -> tuple[bool, float | None]:
     return False, rate
 
 
-def _named(flag: str, texts: Sequence[str] | None, kind: str) -> dict[str, str]:
+def named_files(flag: str, texts: Sequence[str] | None, kind: str) -> dict[str, str]:
     """`NAME=FILE` or `FILE` -> {name or "": file}. A path that holds `=` and exists is a path."""
     found: dict[str, str] = {}
     for text in texts or ():

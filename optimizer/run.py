@@ -153,6 +153,7 @@ def _promises(g: argparse._ArgumentGroup) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Exit 0 if a front was exported, 1 if there is no feasible configuration, 2 for bad input."""
     options = parser().parse_args(argv)
+    options.command = tuple(sys.argv[1:] if argv is None else argv)
     from optimizer.session import run_session
 
     return run_session(options)

@@ -9,6 +9,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from objectives.hypervolume import Axes
 from objectives.measurement import Load
@@ -32,7 +33,7 @@ from optimizer.reporting.live import Header, View, choose_view
 from optimizer.reporting.member import Front, FrontMember
 from optimizer.study.calibration import Calibration, Calibrator
 from optimizer.study.caps import CapAdvice, CapProbe
-from optimizer.study.confirmation import Confirmation, Confirmer
+from optimizer.study.confirmation import Confirmation, Confirmer, Scope, scope_of, to_confirm
 from optimizer.study.dashboard import StudyBoard
 from optimizer.study.events import Event, Notice, StageStarted, StudyFinished, TrialFinished
 from optimizer.study.isolation import Isolation, IsolationProbe
@@ -46,8 +47,9 @@ from optimizer.study.search import Search, SearchPlan
 from optimizer.study.searched import GridOfSpace
 from optimizer.study.setup import Setup, placement_of, prepare
 from optimizer.study.stages import ADVANCED, FAST, seqs_names
+from optimizer.study.text_probe import TextFigure, TextProbe
 from optimizer.trial import StopRule
-from optimizer.workers import EngineChoice, choose_engine, start_executor
+from optimizer.workers import EngineChoice, choose_engine, find_hardware, start_executor
 
 MAX_ROUNDS = 3
 """Rounds of confirmation, the second and third for what takes the place of members that did not hold."""
@@ -61,12 +63,13 @@ N_BELOW = 2
 def run_session(args: argparse.Namespace) -> int:
     """Exit code: 0 if a front was exported, 1 if there is no feasible configuration, 130 after Ctrl-C."""
     options = read_options(args)
-    setup = prepare(options.setup)
+    hardware = find_hardware(options)
+    setup = prepare(replace(options.setup, device=hardware.device))
     if options.is_explaining_capacity:
         print(setup.capacity.explain())
         return 0
     _check_rate(options, setup)
-    choice = choose_engine(options, setup)
+    choice, setup = choose_engine(options, setup, hardware)
     manifest = frozen_manifest(options, setup, choice)
     with open_study(study_place(options), manifest) as study:
         try:
@@ -101,6 +104,7 @@ class Session:
         self._options, self._setup, self._choice = options, setup, choice
         self._study, self._executor = study, executor
         self._started = time.monotonic()
+        self._scope: Scope = scope_of(options.confirm, is_simulated=choice.is_simulated)
         self._view: View = choose_view(self._header(), is_json=options.is_json)
         self._runs = Runs(executor, study.folder, self._show)
         self._front_writer: FrontWriter | None = None
@@ -218,6 +222,7 @@ class Session:
             n_gpus=self._options.setup.n_gpus,
             caps=self._caps(front, judge, calibration),
             isolations=self._isolations(front, calibration),
+            texts=self._texts(front, calibration),
         )
         return front, extras
 
@@ -226,7 +231,7 @@ class Session:
         its place and is measured again too, a few rounds long."""
         front, found = writer.write(()), list[Confirmation]()
         for _ in range(MAX_ROUNDS):
-            fresh = [m for m in front.members if m.trial not in {c.trial for c in found}]
+            fresh = to_confirm(front.members, self._scope, {c.trial for c in found})
             if not fresh:
                 break
             found += self._confirm(fresh, judge, calibration)
@@ -264,6 +269,8 @@ class Session:
     def _rates(self, front: Front, judge: Judge, calibration: Calibration) -> tuple[RateFigure, ...]:
         picked = [m for m in (front.reference, *front.members) if m is not None and (m.picks or m == front.reference)]
         picked = list({m.trial: m for m in picked}.values())
+        if self._scope == "none":
+            return ()
         if picked:
             self._show(StageStarted("rates", "the picks and the reference below and above R"))
         return self._probe(judge, calibration).figures([(m.trial, self._placed(m)) for m in picked])
@@ -294,11 +301,20 @@ class Session:
 
     def _isolations(self, front: Front, calibration: Calibration) -> tuple[Isolation, ...]:
         picked = [m for m in front.members if m.picks]
-        if not self._setup.profile.is_shared or not picked:
+        if not self._setup.profile.is_shared or not picked or self._scope == "none":
             return ()
         self._show(StageStarted("isolation", "each tenant beside a saturated neighbour and beside an idle one"))
         steady = self._loads(calibration.rate_per_s, ("steady",))[0]
         probe = IsolationProbe(steady, self._options.setup.seed, self._runs)
+        return probe.measure([(m.trial, self._placed(m), m.metrics) for m in picked])
+
+    def _texts(self, front: Front, calibration: Calibration) -> tuple[TextFigure, ...]:
+        picked = [m for m in front.members if m.picks]
+        if self._choice.is_simulated or not picked or self._scope == "none":
+            return ()
+        self._show(StageStarted("text", "the picks once more as text, through the chat endpoint with its own sampling"))
+        steady = self._loads(calibration.rate_per_s, ("steady",))[0]
+        probe = TextProbe(steady, calibration.targets, self._options.setup.seed, self._runs)
         return probe.measure([(m.trial, self._placed(m), m.metrics) for m in picked])
 
     def _caps(self, front: Front, judge: Judge, calibration: Calibration) -> tuple[CapAdvice, ...]:

@@ -17,6 +17,8 @@ from optimizer.study.confirmation import Confirmation
 from optimizer.study.isolation import Isolation
 from optimizer.study.judge import UNSUSTAINED
 from optimizer.study.rates import RateFigure, Survival
+from optimizer.study.text_probe import FIGURES as TEXT_FIGURES
+from optimizer.study.text_probe import TextFigure
 from optimizer.study.trial_record import TrialRecord
 from search_spaces.config import Config
 from search_spaces.parameter import Value
@@ -99,6 +101,7 @@ class Extras:
     n_gpus: int = 1
     caps: Sequence[CapAdvice] = ()
     isolations: Sequence[Isolation] = ()
+    texts: Sequence[TextFigure] = ()
 
 
 def answer_lines(front: Front, extras: Extras) -> list[str]:
@@ -108,11 +111,31 @@ def answer_lines(front: Front, extras: Extras) -> list[str]:
     lines += _single_server_lines(front, extras.calibration)
     lines += _rate_figures(front, extras.rates)
     lines += _isolation_lines(front, extras.isolations)
+    lines += _text_lines(extras.texts)
     lines += _variant_lines(front)
     lines += _survival_lines(front, extras)
     lines += _cost_lines(front, extras)
     lines += [_cap_line(c) for c in extras.caps]
     return [*lines, *_overload(front, extras), *_high_traffic(extras), *_low_load(front, extras.calibration)]
+
+
+def _text_lines(texts: Sequence[TextFigure]) -> list[str]:
+    """What text and the server's own sampling change against token ids of exact lengths."""
+    lines = (
+        ["the picks as text, through the chat endpoint with its own sampling, at the same arrivals:"] if texts else []
+    )
+    for text in texts:
+        if text.reason:
+            lines.append(f"  trial {text.trial}: could not be measured: {text.reason}")
+            continue
+        pairs = [(name, text.as_tokens.get(name), text.as_text.get(name)) for name in TEXT_FIGURES]
+        shown = [f"{title_of(n)} {_or_none(b)} (tokens {_or_none(a)})" for n, a, b in pairs]
+        lines.append(f"  trial {text.trial}: {'; '.join(shown)}")
+    return lines
+
+
+def _or_none(value: float | None) -> str:
+    return "unread" if value is None else f"{value:.4g}"
 
 
 def _high_traffic(extras: Extras) -> list[str]:

@@ -1,0 +1,229 @@
+"""Real vLLM servers as an Engine: started for a placement, loaded, watched, judged, and ended without a trace.
+
+A set of servers that is up is kept for the next run of the same placement; any other placement, and any failure, ends
+it. Nothing is booted on a device whose memory has not come back.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from objectives.measurement import EngineSample, PhaseMeasurement
+from optimizer.diagnosis.failure import Circumstances
+from optimizer.engines.engine import BootReport, Instance, LoadPlan, Placement, boot_key
+from optimizer.engines.vllm.argument_check import check_arguments
+from optimizer.engines.vllm.boot import ServerBoot
+from optimizer.engines.vllm.devices import Devices, open_devices
+from optimizer.engines.vllm.endpoint import Endpoint
+from optimizer.engines.vllm.interpreter import VllmInstall, find_vllm
+from optimizer.engines.vllm.launch import server_words
+from optimizer.engines.vllm.loading import LoadContext
+from optimizer.engines.vllm.server import Server, ServerSpec
+from optimizer.engines.vllm.serving import Serving
+from optimizer.engines.vllm.spec import VllmSpec
+from optimizer.engines.vllm.topology import CoreSet, core_sets, instance_cores
+from optimizer.engines.vllm.turns import start_lock, start_need_bytes
+from optimizer.errors import EngineFailed
+
+RELEASED_WITHIN_S = 30.0
+
+
+class VllmEngine:
+    """Implements `optimizer.engines.engine.Engine` for one slot: its GPUs (or the CPU), its cores."""
+
+    def __init__(self, spec: VllmSpec, slot: int = 0, n_slots: int = 1, gpu_uuids: tuple[str, ...] = ()) -> None:
+        self._spec, self._slot, self._n_slots, self._gpu_uuids = spec, slot, n_slots, gpu_uuids
+        self._cores = self._core_set()
+        self._install: VllmInstall = find_vllm(spec.python)
+        self._devices: Devices = open_devices(gpu_uuids)
+        self._baseline = self._devices.used_bytes()
+        self._servers: dict[str, Server] = {}
+        self._placement: Placement | None = None
+        self._report: BootReport | None = None
+        self._folder: Path | None = None
+        self._seed = 0
+        self._serving: Serving | None = None
+        self._logs: dict[str, str] = {}
+
+    @property
+    def identity(self) -> str:
+        return self._install.text
+
+    @property
+    def is_simulated(self) -> bool:
+        return False
+
+    # ---- life -----------------------------------------------------------------------------------------------------
+
+    def holds(self, placement: Placement) -> bool:
+        """Whether exactly these servers are up, so that a boot would change nothing."""
+        if self._placement is None or boot_key(self._placement, frozenset()) != boot_key(placement, frozenset()):
+            return False
+        return all(server.is_alive for server in self._servers.values())
+
+    def boot(self, placement: Placement, seed: int) -> BootReport:
+        self._seed = seed
+        if self.holds(placement) and self._report is not None:
+            return replace(self._report, seconds={}, facts={**self._report.facts, "reused": True})
+        self.stop()
+        self._logs = {}
+        check_arguments(self._install, [server_words(i.config, self._spec.model) for i in placement.instances])
+        self._require_clean_device()
+        self._folder = Path(tempfile.mkdtemp(prefix="vco-servers-"))
+        with ExitStack() as on_failure:
+            on_failure.callback(self.stop)
+            boots = self._start_all(placement)
+            on_failure.pop_all()
+        self._report = self._report_of(placement, boots)
+        self._placement, self._serving = placement, self._serve(placement)
+        return self._report
+
+    def configure(self, placement: Placement) -> None:
+        """vLLM 0.32 has no endpoint for its budgets: only a new boot moves them."""
+        if not self.holds(placement):
+            raise EngineFailed(
+                "arguments", "config", "only a new boot can change these arguments", is_config_fault=False
+            )
+
+    def stop(self) -> None:
+        """End every server, keep the ends of their logs, wait until the memory is back."""
+        self._placement = self._report = self._serving = None
+        servers, self._servers = self._servers, {}
+        for name, server in servers.items():
+            server.stop()
+            self._logs[name] = server.log_text()
+        if servers:
+            self._devices.wait_until_released(self._baseline, RELEASED_WITHIN_S, ())
+
+    def logs(self) -> Mapping[str, str]:
+        """Instance -> what its server has printed, as far as it is kept."""
+        return {**self._logs, **{name: server.log_text() for name, server in self._servers.items()}}
+
+    def _start_all(self, placement: Placement) -> dict[str, ServerBoot]:
+        """One after another: a server that profiles memory must not see its neighbour load."""
+        boots = {}
+        self._cores = self._core_set(placement)
+        sets = instance_cores(self._cores.server, len(placement.instances), self._are_cores_shared(placement))
+        for instance, cores in zip(placement.instances, sets, strict=True):
+            with start_lock(self._gpu_uuids, self._need_bytes(instance)):
+                server = Server(self._server_spec(instance, cores))
+                self._servers[instance.name] = server
+                boots[instance.name] = server.wait_until_ready()
+        return boots
+
+    def _core_set(self, placement: Placement | None = None) -> CoreSet:
+        """This slot's cores. Instances with cores of their own leave the client none where there are too few."""
+        by_slot = self._gpus_by_slot()
+        place = next((i for i, g in enumerate(by_slot or ()) if set(g) & set(self._gpu_uuids)), self._slot)
+        cores = core_sets(self._n_slots, by_slot)[place]
+        if placement is None or self._are_cores_shared(placement) or len(cores.server) >= len(placement.instances):
+            return cores
+        return core_sets(self._n_slots, by_slot, n_client_cores=0)[place]
+
+    def _gpus_by_slot(self) -> list[tuple[str, ...]] | None:
+        if not self._gpu_uuids:
+            return None
+        n, every = len(self._gpu_uuids), self._spec.gpu_uuids
+        chunks = [every[i : i + n] for i in range(0, len(every) - n + 1, n)][: self._n_slots]
+        return chunks if self._gpu_uuids in chunks else [self._gpu_uuids] * self._n_slots
+
+    def _are_cores_shared(self, placement: Placement) -> bool:
+        """Only a hard partition of the card is matched by one of the cores; on a CPU it is all there is of it."""
+        return placement.sharing != "mig" or len(placement.instances) == 1
+
+    def _need_bytes(self, instance: Instance) -> int:
+        kv = instance.config.get("kv_cache_memory_bytes")
+        return start_need_bytes(self._spec.model, kv if isinstance(kv, int) and not self._gpu_uuids else 0)
+
+    def _server_spec(self, instance: Instance, cores: tuple[int, ...]) -> ServerSpec:
+        assert self._folder is not None
+        return ServerSpec(
+            name=instance.name,
+            model=str(instance.config.get("model", self._spec.model)),
+            config=instance.config,
+            install=self._install,
+            folder=self._folder / instance.name,
+            cores=cores,
+            gpu_uuids=self._gpu_uuids,
+            cache_root=Path(self._spec.cache_root) if self._spec.cache_root else None,
+        )
+
+    def _require_clean_device(self) -> None:
+        """Memory that does not come back belongs to somebody: nothing is booted beside it."""
+        release = self._devices.wait_until_released(self._baseline, RELEASED_WITHIN_S, ())
+        if not release.is_released:
+            raise EngineFailed("neighbour", "config", release.text, is_config_fault=False)
+
+    def _report_of(self, placement: Placement, boots: Mapping[str, ServerBoot]) -> BootReport:
+        seconds: dict[str, float] = {}
+        for boot in boots.values():
+            for phase, s in boot.seconds.items():
+                seconds[phase] = seconds.get(phase, 0.0) + s
+        return BootReport(
+            seconds=seconds,
+            kv_tokens={name: boot.kv_tokens for name, boot in boots.items()},
+            kv_blocks={name: boot.kv_blocks for name, boot in boots.items()},
+            free_memory_bytes=self._devices.free_bytes(),
+            facts={
+                "vllm": self._install.version,
+                "python": self._install.python,
+                "devices": list(self._devices.facts()),
+                "sharing": self._devices.sharing if self._gpu_uuids else placement.sharing,
+                "cores": {
+                    "server": list(self._cores.server),
+                    "client": list(self._cores.client),
+                    "note": self._cores.note,
+                },
+                "servers": {name: boot.facts() for name, boot in boots.items()},
+            },
+        )
+
+    # ---- loads ----------------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        self._require_boot().reset()
+
+    def replay(self, plan: LoadPlan) -> PhaseMeasurement:
+        return self._require_boot().replay(plan)
+
+    def sample(self) -> tuple[EngineSample, ...]:
+        return self._require_boot().sample()
+
+    def _serve(self, placement: Placement) -> Serving:
+        return Serving(
+            LoadContext(
+                endpoints=tuple(self._endpoint(i, self._servers[i.name]) for i in placement.instances),
+                devices=self._devices,
+                n_gpus=max(self._spec.n_gpus, 1),
+                vocabulary=self._spec.vocabulary,
+                seed=self._seed,
+                client_cores=self._cores.client,
+                judge_hang=self._judge_hang,
+                kv_tokens=self._report.kv_tokens if self._report else {},
+            )
+        )
+
+    def _endpoint(self, instance: Instance, server: Server) -> Endpoint:
+        seqs = instance.config.get("max_num_seqs")
+        return Endpoint(
+            name=instance.name,
+            url=server.url,
+            model=server.served_model,
+            tenants=instance.tenants,
+            max_num_seqs=seqs if isinstance(seqs, int) else None,
+            pids=lambda: server.pids,
+            failure=lambda: None if server.is_alive else server.failure(Circumstances(was_ready=True)),
+        )
+
+    def _judge_hang(self, text: str) -> EngineFailed:
+        states = "; ".join(f"{name}: {server.states()}" for name, server in self._servers.items())
+        return EngineFailed("hang", "serving", text, is_config_fault=False, evidence=(states,))
+
+    def _require_boot(self) -> Serving:
+        if self._serving is None:
+            raise EngineFailed("not_booted", None, "boot the engine first", is_config_fault=False)
+        return self._serving
