@@ -38,10 +38,13 @@ from optimizer.processes import (
     collect_zombies,
     is_alive,
     receive_on_parents_death,
+    shared_memory_of,
 )
 
 LOOK_EVERY_S = 0.5
 """How often the guard asks whether its parent is still its owner; everything else wakes it."""
+FIRST_LOOK_AT_MEMORY_S = 1.0
+"""After the start, then after twice as long each time: reading it costs milliseconds, and a server maps it early."""
 LAST_WORDS_S = 1.5
 """How long the rest may write its reasons and end by itself once the API server has ended unasked."""
 TIDYING_S = 0.3
@@ -66,6 +69,8 @@ class Guard:
         self._record = ServerRecord(orders["stamp"], me, None, orders["directory"])
         self._record.write()
         self._process: subprocess.Popen[bytes] | None = None
+        self._shared: set[Path] = set()
+        """Shared memory that the server was seen to have mapped: once all its processes are killed, nobody tells."""
 
     def die(self, *_: object) -> None:
         self._must_die = True
@@ -113,8 +118,12 @@ class Guard:
             Path("/proc/self/oom_score_adj").write_text(OUT_OF_MEMORY_SCORE)
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        begin_s, look_after_s = time.monotonic(), FIRST_LOOK_AT_MEMORY_S
         while process.poll() is None and not self._is_owner_gone() and self._grace_s is None:
             self._wait(LOOK_EVERY_S)
+            if time.monotonic() - begin_s > look_after_s:
+                self._shared |= shared_memory_of(self._record.processes())
+                look_after_s *= 2
         if self._grace_s is not None and process.poll() is None:
             self._stop_in_order(process, self._grace_s)
         if process.poll() is not None:
@@ -140,7 +149,7 @@ class Guard:
             self._wait(0.1)
 
     def _end(self) -> None:
-        survivors = self._record.end()
+        survivors = self._record.end(shared=self._shared)
         exit_code = None if self._process is None else self._process.poll()
         collect_zombies()
         while select.select([self._output], [], [], 0)[0] and self._take_output():

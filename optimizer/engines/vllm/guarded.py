@@ -46,7 +46,7 @@ class Guarded:
         self.exit_code: int | None = None
         """The API server's, negative for a signal; None while it runs."""
         self.failure = ""
-        """Why it could not even be started."""
+        """Why it could not even be started, or was ended by what happened to its guard."""
         self._server: Started | None = None
         self._is_over = threading.Event()
         self._lock = threading.Lock()
@@ -86,8 +86,13 @@ class Guarded:
     def _listen(self) -> None:
         """Until the guard's output ends; then whatever it could not end is ended from here."""
         assert self._guard.stdout is not None
+        has_ended = False
         for line in self._guard.stdout:
-            self._take(json.loads(line))
+            message = json.loads(line)
+            self._take(message)
+            has_ended = has_ended or "ended" in message
+        if not has_ended:
+            self.failure = self.failure or "the process that guards the server was killed, and the server with it"
         with contextlib.suppress(Unavailable):
             if not self._record.end(END_WITHIN_S):
                 self._record.remove()

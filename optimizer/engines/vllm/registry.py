@@ -31,6 +31,7 @@ from optimizer.processes import (
 STAMP = "VCO_SERVER"
 """Environment variable that everything below a server inherits. vLLM does not hash it into its compile cache's key."""
 END_WITHIN_S = 10.0
+NONE: frozenset[Path] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,13 @@ class ServerRecord:
             found |= existing([self.server.pid])
         return {p for p in found if p.pid != self.guard.pid}
 
-    def end(self, within_s: float = END_WITHIN_S) -> set[psutil.Process]:
-        """SIGKILL all of them, remove what they leave on the machine; the survivors."""
-        shared = shared_memory_of(self.processes())
+    def end(self, within_s: float = END_WITHIN_S, shared: frozenset[Path] | set[Path] = NONE) -> set[psutil.Process]:
+        """SIGKILL all of them, remove what they leave on the machine; the survivors.
+
+        `shared`: shared memory that they are known to have had."""
+        mapped = shared_memory_of(self.processes())
         survivors = end_all(self.processes, within_s)
-        remove_shared_memory(shared)
+        remove_shared_memory(shared | mapped)
         shutil.rmtree(self.directory, ignore_errors=True)
         return survivors
 

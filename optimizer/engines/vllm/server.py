@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from optimizer.diagnosis.boot_progress import BootProgress
-from optimizer.diagnosis.failure import Circumstances, judge
+from optimizer.diagnosis.failure import Circumstances, Verdict, judge
 from optimizer.engines.vllm import http
 from optimizer.engines.vllm.boot import ServerBoot, read_boot
 from optimizer.engines.vllm.environment import server_environment
@@ -192,21 +192,30 @@ class Server:
         """Why it died, from its whole log; call it when `is_alive` has become False."""
         self._processes.wait(LAST_WORDS_S)
         known = circumstances or Circumstances(was_ready=self._was_ready)
-        verdict = judge(self.log_text(), replace(known, exit_code=self.exit_code))
-        if verdict is None:
-            why = f"it ended with exit status {self.exit_code} and its log does not say why"
-            return EngineFailed("unknown", None, self._processes.failure or why, is_config_fault=False)
-        return EngineFailed(
-            verdict.kind,
-            verdict.phase,
-            verdict.cause,
-            is_config_fault=verdict.config_fault,
-            violation=verdict.violation,
-            evidence=verdict.evidence,
-            bounds=verdict.bounds,
-        )
+        known = replace(known, exit_code=self.exit_code, arguments=known.arguments or dict(self.spec.config))
+        verdict = judge(self.log_text(), known)
+        if verdict is not None and verdict.kind != "unknown":
+            return as_error(verdict)
+        if self._processes.failure:
+            return EngineFailed("killed", None, self._processes.failure, is_config_fault=False)
+        if verdict is not None:
+            return as_error(verdict)
+        why = f"it ended with exit status {self.exit_code} and its log does not say why"
+        return EngineFailed("unknown", None, why, is_config_fault=False)
 
     def stop(self, within_s: float = STOP_WITHIN_S) -> None:
         """In order, then by force; returns when no process of it is left. A second call does nothing."""
         self._processes.stop(within_s, GRACE_SHARE * within_s)
         self._ports.release()
+
+
+def as_error(verdict: Verdict) -> EngineFailed:
+    return EngineFailed(
+        verdict.kind,
+        verdict.phase,
+        verdict.cause,
+        is_config_fault=verdict.config_fault,
+        violation=verdict.violation,
+        evidence=verdict.evidence,
+        bounds=verdict.bounds,
+    )
