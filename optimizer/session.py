@@ -42,10 +42,11 @@ from optimizer.study.opening import OpenStudy, open_study
 from optimizer.study.proposer import Proposer, RandomProposer, TpeProposer
 from optimizer.study.rates import RateFigure, RateProbe, Survival, is_steady_limit
 from optimizer.study.record import StudyRecord
-from optimizer.study.runs import Runs
+from optimizer.study.runs import PAUSE_S, Runs
 from optimizer.study.search import Search, SearchPlan
 from optimizer.study.searched import GridOfSpace
 from optimizer.study.setup import Setup, placement_of, prepare
+from optimizer.study.side_by_side import hold_to
 from optimizer.study.stages import ADVANCED, FAST, seqs_names
 from optimizer.study.text_probe import TextFigure, TextProbe
 from optimizer.trial import StopRule
@@ -106,7 +107,8 @@ class Session:
         self._started = time.monotonic()
         self._scope: Scope = scope_of(options.confirm, is_simulated=choice.is_simulated)
         self._view: View = choose_view(self._header(), is_json=options.is_json)
-        self._runs = Runs(executor, study.folder, self._show)
+        pause_s = 0.0 if choice.is_simulated else PAUSE_S
+        self._runs = Runs(executor, study.folder, self._show, pause_s=pause_s)
         self._front_writer: FrontWriter | None = None
 
     def run(self) -> int:
@@ -148,6 +150,7 @@ class Session:
         stored = self._study.stored_calibration()
         if stored is not None:
             self._show(Notice(f"calibration of this study: R = {stored.rate_per_s:.4g} requests/s ({stored.how})"))
+            hold_to(stored.n_slots, self._runs, self._show)
             return stored
         self._show(StageStarted("calibration", "what the reference carries, before trial 0"))
         rate = self._options.rate_per_s
@@ -163,6 +166,7 @@ class Session:
             seed=self._options.setup.seed,
             runs=self._runs,
             listener=self._show,
+            is_real=not self._choice.is_simulated,
         ).calibrate(rate)
         self._study.save_calibration(calibration)
         noise = ", ".join(

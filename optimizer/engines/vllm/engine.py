@@ -6,6 +6,8 @@ it. Nothing is booted on a device whose memory has not come back.
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -28,8 +30,11 @@ from optimizer.engines.vllm.spec import VllmSpec
 from optimizer.engines.vllm.topology import CoreSet, core_sets, instance_cores
 from optimizer.engines.vllm.turns import start_lock, start_need_bytes
 from optimizer.errors import EngineFailed
+from optimizer.processes import existing
 
 RELEASED_WITHIN_S = 30.0
+FOLDER_PREFIX = "vco-servers-"
+"""Then the worker's process number."""
 
 
 class VllmEngine:
@@ -48,6 +53,8 @@ class VllmEngine:
         self._seed = 0
         self._serving: Serving | None = None
         self._logs: dict[str, str] = {}
+        self._former_pids: tuple[int, ...] = ()
+        """Processes of servers that were stopped, until it is proven that they and their memory are gone."""
 
     @property
     def identity(self) -> str:
@@ -73,7 +80,7 @@ class VllmEngine:
         self._logs = {}
         check_arguments(self._install, [server_words(i.config, self._spec.model) for i in placement.instances])
         self._require_clean_device()
-        self._folder = Path(tempfile.mkdtemp(prefix="vco-servers-"))
+        self._folder = _server_folder()
         with ExitStack() as on_failure:
             on_failure.callback(self.stop)
             boots = self._start_all(placement)
@@ -90,14 +97,16 @@ class VllmEngine:
             )
 
     def stop(self) -> None:
-        """End every server, keep the ends of their logs, wait until the memory is back."""
+        """End every server and keep what they printed. That their memory is back is proven before the next boot."""
         self._placement = self._report = self._serving = None
         servers, self._servers = self._servers, {}
         for name, server in servers.items():
+            self._former_pids += server.pids
             server.stop()
             self._logs[name] = server.log_text()
-        if servers:
-            self._devices.wait_until_released(self._baseline, RELEASED_WITHIN_S, ())
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
 
     def logs(self) -> Mapping[str, str]:
         """Instance -> what its server has printed, as far as it is kept."""
@@ -154,9 +163,12 @@ class VllmEngine:
 
     def _require_clean_device(self) -> None:
         """Memory that does not come back belongs to somebody: nothing is booted beside it."""
-        release = self._devices.wait_until_released(self._baseline, RELEASED_WITHIN_S, ())
+        release = self._devices.wait_until_released(self._baseline, RELEASED_WITHIN_S, self._former_pids)
         if not release.is_released:
-            raise EngineFailed("neighbour", "config", release.text, is_config_fault=False)
+            kind = "neighbour" if release.foreign_pids and not release.own_pids else "quarantine"
+            cause = f"the device's memory has not come back within {RELEASED_WITHIN_S:g} s: {release.text}"
+            raise EngineFailed(kind, "config", cause, is_config_fault=False)
+        self._former_pids = ()
 
     def _report_of(self, placement: Placement, boots: Mapping[str, ServerBoot]) -> BootReport:
         seconds: dict[str, float] = {}
@@ -227,3 +239,12 @@ class VllmEngine:
         if self._serving is None:
             raise EngineFailed("not_booted", None, "boot the engine first", is_config_fault=False)
         return self._serving
+
+
+def _server_folder() -> Path:
+    """A folder for the servers' logs; those of workers that are no more are removed."""
+    for old in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*-*"):
+        owner = old.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
+        if owner.isdigit() and not existing([int(owner)]):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))

@@ -126,7 +126,7 @@ def _drain(endpoints: Sequence[Endpoint]) -> None:
 
 
 def _judged(plan: LoadPlan, result: ReplayResult, log: WatchLog, context: LoadContext) -> PhaseMeasurement:
-    phase = phase_of(plan, result, log, context.n_gpus)
+    phase = phase_of(plan, result, log, context.n_gpus, most_running(plan, context.endpoints))
     if plan.style == "chat":  # lengths are the model's own there, and the words of all prompts are alike
         return phase
     fault = _death(result, context.endpoints) or fault_of(phase, plan)
@@ -134,6 +134,13 @@ def _judged(plan: LoadPlan, result: ReplayResult, log: WatchLog, context: LoadCo
         raise fault
     notes = [f.text for f in findings_of(phase, plan, context.kv_tokens)]
     return replace(phase, notes=tuple(notes))
+
+
+def most_running(plan: LoadPlan, endpoints: Sequence[Endpoint]) -> int | None:
+    """Requests that the servers of this load's tenants run at once; None where one does not tell."""
+    present = {plan.trace.tenants[i] for i in np.unique(plan.trace.tenant[plan.n_warmup :])}
+    limits = [e.max_num_seqs for e in endpoints if present & set(e.tenants)]
+    return None if None in limits else sum(n for n in limits if n is not None)
 
 
 def _death(result: ReplayResult, endpoints: Sequence[Endpoint]) -> EngineFailed | None:

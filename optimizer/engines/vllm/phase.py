@@ -26,9 +26,12 @@ class CountedWindow:
     was_full: bool | None
 
 
-def phase_of(plan: LoadPlan, result: ReplayResult, log: WatchLog, n_gpus: int) -> PhaseMeasurement:
-    """Everything of one load, raw."""
-    window = counted_window(plan, result.records, result.end_s)
+def phase_of(
+    plan: LoadPlan, result: ReplayResult, log: WatchLog, n_gpus: int, most_running: int | None = None
+) -> PhaseMeasurement:
+    """Everything of one load, raw. `most_running`: what the servers' max_num_seqs let run at once; None: not known."""
+    is_kv_full = any((s.kv_usage or 0.0) >= FULL_SHARE for s in log.samples)
+    window = counted_window(plan, result.records, result.end_s, 0 if is_kv_full else most_running)
     return PhaseMeasurement(
         load=plan.load,
         records=result.records,
@@ -48,11 +51,14 @@ def phase_of(plan: LoadPlan, result: ReplayResult, log: WatchLog, n_gpus: int) -
     )
 
 
-def counted_window(plan: LoadPlan, records: Sequence[RequestRecord], end_s: float) -> CountedWindow:
+def counted_window(
+    plan: LoadPlan, records: Sequence[RequestRecord], end_s: float, most_running: int | None = None
+) -> CountedWindow:
     """Steady and stress: first to last measured arrival. Saturation: from "as many streams as ever ran" to "the last
     request got its first token, so nothing waits", seen from the client, which knows both to the millisecond.
 
-    Where everything ran at once there was no queue: the throughput is a lower bound, counted from the first token."""
+    Where nothing ever held a request back (no limit was reached: fewer ran than `most_running` allows), there was no
+    queue but the prefill's: the throughput is a lower bound, counted from the first token to the end."""
     if plan.load != "saturation":
         arrivals = plan.trace.arrival_s[plan.n_warmup :]
         bounds = (float(arrivals[0]), float(arrivals[-1])) if arrivals.size else (0.0, 0.0)
@@ -63,7 +69,8 @@ def counted_window(plan: LoadPlan, records: Sequence[RequestRecord], end_s: floa
     first = np.sort([t[0] for t in streams])
     full_s, n_most = _full_since(first, np.sort([t[-1] for t in streams]))
     queue_empty_s = float(first[-1])
-    if n_most < len(streams) and queue_empty_s > full_s:
+    is_limited = n_most < len(streams) and n_most >= FULL_SHARE * (most_running or 0)
+    if is_limited and queue_empty_s > full_s:
         return CountedWindow(full_s, queue_empty_s, True)
     return CountedWindow(float(first[0]), max(end_s, float(first[0])), False)
 
