@@ -59,8 +59,9 @@ def _plain(root: Finding, name: str) -> Blame:
         detail = _detail(root)
         cause = detail if name == "rule" else f"{cause}: {detail}"
     if name == "killed":
-        signal = groups.get("signal") or groups.get("core_signal") or groups.get("old_signal") or ""
-        cause = f"{groups.get('who') or groups.get('core') or 'a process'} was killed by signal {signal}".rstrip(" ")
+        signal = groups.get("signal") or groups.get("core_signal") or groups.get("old_signal") or "9"
+        who = groups.get("who") or groups.get("core") or groups.get("container") or "a process"
+        cause = f"{who} was killed by signal {signal}"
     return Blame(root.sign.kind, root.sign.is_config_fault, one_line(cause))
 
 
@@ -141,9 +142,11 @@ def _greedy_neighbour(
 ) -> Blame | None:
     """Processes that PyTorch names beside its own are to blame if they hold more than the share this server leaves
     free, and this server less than its own share."""
-    others = {p: b for p, b in others_in(root.line.message).items() if p not in given.sibling_pids}
     share = utilization_of(facts, given, {})
     total, own = bounds.get("total_bytes"), bounds.get("used_by_this_process_bytes")
+    others = {
+        p: b for p, b in others_in(root.line.message).items() if p not in given.sibling_pids and b <= (total or 0)
+    }
     if not others or share is None or not total or own is None:
         return None
     if sum(others.values()) <= (1 - share) * total or own > share * total:

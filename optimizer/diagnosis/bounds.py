@@ -38,6 +38,7 @@ _OOM = {
     "total_bytes": re.compile(rf"total capacity of {_SIZE}|; {_SIZE} total capacity"),
     "free_bytes": re.compile(rf"of which {_SIZE} is free|; {_SIZE} free"),
     "used_by_this_process_bytes": re.compile(rf"this process has {_SIZE} memory in use"),
+    "allocated_bytes": re.compile(rf"allocated memory {_SIZE} is allocated by PyTorch|; {_SIZE} already allocated"),
 }
 _OTHER = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
 _ESTIMATE = re.compile(r"estimated maximum model length is (\d+)")
@@ -91,7 +92,10 @@ def _sizes(text: str) -> dict[str, float]:
             found[name] = float(number) * _UNITS[unit]
     if match := _CPU_BYTES.search(text):
         found["tried_to_allocate_bytes"] = float(match[1])
-    if "used_by_this_process_bytes" in found and (others := others_in(text)):
+    allocated = found.pop("allocated_bytes", 0.0)
+    if "used_by_this_process_bytes" in found:
+        found["used_by_this_process_bytes"] = max(found["used_by_this_process_bytes"], allocated)
+    if others := others_in(text):
         found["used_by_others_bytes"] = sum(others.values())
     return found
 
@@ -99,7 +103,7 @@ def _sizes(text: str) -> dict[str, float]:
 def others_in(text: str) -> dict[int, float]:
     """pid -> bytes of the processes PyTorch names beside its own. In a container it cannot tell its own from others
     and names them all alike; then none is returned."""
-    if "this process has" not in text:
+    if "this process has" not in text or "this process has 0 bytes" in text:
         return {}
     return {int(pid): float(number) * _UNITS[unit] for pid, number, unit in _OTHER.findall(text)}
 

@@ -43,11 +43,15 @@ _RANK = re.compile(r"\[(rank\d+)\]: ?")
 _OUTER = re.compile(
     r"(?:\[pod/\S+\] ?"
     r"|[\w./-]{1,80} +\| ?"
-    r"|│ ?|\[\d{4}-\d\d-\d\dT[\d:.]+Z?\] ?"
+    r"|│ ?|> (?:- )?|- (?=\d{4}-)"
+    r"|(?:DEFAULT|DEBUG|INFO|NOTICE|WARNING|ERROR|CRITICAL) \d{4}-\d\d-\d\dT[\d:.]+Z (?:\[[^\]]*\] )?"
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+ (?!ERROR|WARN|INFO|DEBUG|CRIT|- )"
+    r"|\[\d{4}-\d\d-\d\dT[\d:.]+Z?\] ?"
     r"|\d{4}-\d\d-\d\dT[\d:.,]+(?:Z|[+-]\d\d:?\d\d)? (?:(?:stdout|stderr) [FP] )?"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w./-]+(?:\[\d+\])?: )"
 )
 _LEVEL = re.compile(
+    r"(?:\[[A-Za-z][\w-]*\] )?"
     r"(?:\d{4}-\d\d-\d\d[ T][\d:.,]+\s+(?:- )?(?:[\w.]+ - )?)?"
     r"(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?::[\w.]+:|:| -)?\s+(?:\d+ )?"
     r"(?:((?:\d{4}-)?\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?)?)\s+)?"

@@ -91,9 +91,10 @@ SIGNS = (
         "killed",
         r"(?:Worker proc|[Ee]ngine core proc\w*) ?(?P<who>\S*) died unexpectedly \(exit code: -(?P<signal>\d+)\)"
         r"|Failed core proc\(s\): \{'(?P<core>[^']+)': -(?P<core_signal>\d+)"
-        r"|Worker \S+ pid \d+ died, exit code: -(?P<old_signal>\d+)",
+        r"|Worker \S+ pid \d+ died, exit code: -(?P<old_signal>\d+)|^(?P<container>\S+) exited with code 137$",
         "a process of the engine was killed by a signal",
         rank="report",
+        is_bare=True,
     ),
     sign(
         "worker_terminated",

@@ -40,6 +40,20 @@ GIB = 2**30
             "/x/y.py:138: FutureWarning: RuntimeError: z",
         ),
         ("│ ERROR 09-27 06:46:46 engine.py:157] x        │", "", None, "ERROR", "engine.py:157", "x"),
+        (
+            "INFO 2026-11-19T20:16:36.096Z [resource.labels.containerName: vllm] (EngineCore_DP0 pid=2) ERROR 11-19 12:16:36 [core.py:8] x",
+            *("EngineCore_DP0", 2, "ERROR", "core.py:8", "x"),
+        ),
+        ("> - 2026-06-22T20:16:34.700+00:00 ERROR 06-22 20:16:34 a.py:52] x", "", None, "ERROR", "a.py:52", "x"),
+        ("2026-06-25 12:27:29.905 ValueError: x", "", None, "", "", "ValueError: x"),
+        (
+            "(EngineCore pid=2) [Stage-2] ERROR 02-02 18:25:19 [core.py:936] x",
+            "EngineCore",
+            2,
+            "ERROR",
+            "core.py:936",
+            "x",
+        ),
         ("(raylet) node_manager.cc:3069: 1 Workers", "raylet", None, "", "", "node_manager.cc:3069: 1 Workers"),
         ("a prompt about (EngineCore pid=7) ERROR", "EngineCore", 7, "", "", "ERROR"),
         (
