@@ -41,9 +41,10 @@ PROMPT_TOKENS = 64
 SHORT, LONG = 100, 300
 ARRIVE_WITHIN_S = 1.0
 MOST_GAP_ERROR_MS, MOST_CPU_US, MOST_SEND_LAG_MS = 2.0, 40.0, 10.0
-STEPS_MS = (20.0, 14.0, 10.0, 7.0, 5.0, 3.5)
+STEPS_MS = (20.0, 10.0, 7.0, 5.0, 3.5, 2.5)
 KEEPS_UP_MS = 20.0
-"""A client whose P99 read lag is above this does not keep up: the time of a step at the usual rate."""
+"""Median read lag over the last quarter of a run, above which a client fell behind: a backlog grows without end. (The
+P99 of a busy machine is its scheduler's.)"""
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Run:
     server_gap_p99_ms: float
     client_gap_p99_ms: float
     read_lag_p99_ms: float | None = None
+    backlog_ms: float | None = None
+    """Median read lag over the last quarter."""
     send_lag_p99_ms: float | None = None
     events_per_s: float = 0.0
 
@@ -176,21 +179,16 @@ def compare(args: argparse.Namespace) -> bool:
 def saturate(n_streams: int) -> None:
     """Faster and faster steps, until the read lag grows."""
     for n_processes in (1, 2):
-        print(
-            f"{n_processes} process(es) of ours: offered events/s -> read, read lag P99 ms, CPU us/event with start-up"
-        )
+        print(f"{n_processes} process(es) of ours: events/s offered, read; read lag P99 ms, at the end; CPU us/event")
         best = 0.0
         for step_ms in STEPS_MS:
             run = run_own("ours", n_streams, LONG, step_ms, n_processes)
-            is_kept = (run.read_lag_p99_ms or 0.0) <= KEEPS_UP_MS
+            is_kept = (run.backlog_ms or 0.0) <= KEEPS_UP_MS
             best = max(best, run.events_per_s) if is_kept else best
+            lags = f"{shown(run.read_lag_p99_ms):>9}{shown(run.backlog_ms):>9}"
             us = 1e6 * run.cpu_s / run.n_events
-            print(
-                f"  {1e3 * n_streams / step_ms:9.0f} -> {run.events_per_s:7.0f}{shown(run.read_lag_p99_ms):>9}{us:9.1f}"
-            )
-            if not is_kept:
-                break
-        print(f"  keeps up to {best:.0f} events/s (read lag P99 <= {KEEPS_UP_MS:g} ms)")
+            print(f"  {1e3 * n_streams / step_ms:9.0f}{run.events_per_s:9.0f}{lags}{us:9.1f}")
+        print(f"  keeps up to {best:.0f} events/s (lag at the end <= {KEEPS_UP_MS:g} ms)")
 
 
 def run_own(name: str, n_streams: int, n_tokens: int, step_ms: float, n_processes: int = 1) -> Run:
@@ -201,7 +199,8 @@ def run_own(name: str, n_streams: int, n_tokens: int, step_ms: float, n_processe
         output, cpu_s = run_pinned(command, cores)
         log = take_log()
     data = json.loads(output.splitlines()[-1])
-    lags_s = np.concatenate([np.array(data["times"][s["request"]]) - np.array(s["sent_s"]) for s in log])
+    sent_s = np.concatenate([np.array(s["sent_s"]) for s in log])
+    lags_s = np.concatenate([np.array(data["times"][s["request"]]) for s in log]) - sent_s
     times_s = [np.array(t) for t in data["times"].values()]
     return Run(
         n_events=sum(t.size for t in times_s),
@@ -209,6 +208,7 @@ def run_own(name: str, n_streams: int, n_tokens: int, step_ms: float, n_processe
         server_gap_p99_ms=gap_p99_ms([np.array(s["sent_s"]) for s in log]),
         client_gap_p99_ms=gap_p99_ms(times_s),
         read_lag_p99_ms=1e3 * float(np.percentile(lags_s, 99)),
+        backlog_ms=1e3 * float(np.median(lags_s[sent_s > np.percentile(sent_s, 75)])),
         send_lag_p99_ms=data["send_lag_p99_ms"],
         events_per_s=busiest_rate(np.concatenate(times_s)),
     )

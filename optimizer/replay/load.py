@@ -118,7 +118,7 @@ class Load:
                 await asyncio.sleep(0)
             while (wait_s := due_s - REAL_CLOCK.now_s()) > 0:
                 await asyncio.sleep(wait_s)
-            task = asyncio.create_task(self._exchange(self._exchanges[row], self._ahead.take(row)))
+            task = asyncio.create_task(self._exchange(self._exchanges[row]))
             self._tasks.add(task)
             task.add_done_callback(self._forget)
 
@@ -127,7 +127,7 @@ class Load:
         if not task.cancelled() and task.exception() is None:
             self._tasks.discard(task)
 
-    async def _exchange(self, exchange: Exchange, body: bytes) -> None:
+    async def _exchange(self, exchange: Exchange) -> None:
         """One request from sending to its last byte, whatever becomes of it."""
         target, headers, secret = self._targets[self._plan.target_of(exchange.row).instance]
         begin_s = REAL_CLOCK.now_s()
@@ -135,7 +135,7 @@ class Load:
         self.count.n_open += 1
         failure: str | None = None
         try:
-            failure = await self._ask(exchange, answer, target, headers, body)
+            failure = await self._ask(exchange, answer, target, headers)
         except asyncio.CancelledError:
             failure = self._cut_failure
         except (aiohttp.ClientError, OSError) as error:
@@ -146,10 +146,9 @@ class Load:
             self.count.n_open -= 1
         self._settle(exchange, answer, target, failure)
 
-    async def _ask(
-        self, exchange: Exchange, answer: Answer, target: Target, headers: dict[str, str], body: bytes
-    ) -> str | None:
+    async def _ask(self, exchange: Exchange, answer: Answer, target: Target, headers: dict[str, str]) -> str | None:
         """Send, and read to the end; again on a fresh connection if a kept one turned out to be closed."""
+        body = self._ahead.take(exchange.row)
         for session in self._sessions:
             sending = Sending(exchange, self.count)
             try:
@@ -160,7 +159,7 @@ class Load:
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
                 if not sending.is_reused or session is self._sessions[-1]:
                     raise
-        del body
+        del body  # a long prompt is not kept for as long as its answer takes
         assert isinstance(response, StampedResponse)
         try:
             return await self._read(response, answer, target)

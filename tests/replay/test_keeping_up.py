@@ -1,4 +1,4 @@
-"""Whether the client kept up; see also `test_replay.py`."""
+"""Whether the client kept up; see also `test_client.py`."""
 
 import numpy as np
 import pytest
