@@ -98,8 +98,7 @@ def _more_kv(s: Situation) -> str:
     if s.argument("kv_cache_memory_bytes") is not None or s.sign == "oom":
         if s.sign in ("oom", "kv_ram"):
             return "lower kv_cache_memory_bytes"
-        needed = s.bounds.get("needed_bytes")
-        return "raise kv_cache_memory_bytes" + (f" to at least {needed / GIB:.2f} GiB a GPU" if needed else "")
+        return "raise kv_cache_memory_bytes" + _needed_kv(s)
     least, deficit = s.bounds.get("gpu_memory_utilization_at_least"), s.bounds.get("kv_deficit_bytes")
     if least is not None:
         return f"raise gpu_memory_utilization to at least {least:.3f}"
@@ -108,6 +107,17 @@ def _more_kv(s: Situation) -> str:
     if deficit is not None:
         return f"raise gpu_memory_utilization by more than {deficit / GIB:.2f} GiB / the card's memory in GiB"
     return "raise gpu_memory_utilization"
+
+
+def _needed_kv(s: Situation) -> str:
+    """vLLM prints GiB to two decimals; below that the bytes given, times the tokens asked for over those that fit."""
+    if "needed_bytes" in s.bounds:
+        return f" to at least {s.bounds['needed_bytes'] / GIB:.2f} GiB a GPU"
+    given, fits = s.argument("kv_cache_memory_bytes"), s.bounds.get("max_model_len_at_most")
+    asked = s.root.groups.get("max_model_len") if s.root is not None else None
+    if isinstance(given, int) and fits and asked:
+        return f" to about {given * float(asked) / fits / 2**20:.0f} MiB"
+    return ""
 
 
 def _cheaper_kv(s: Situation) -> str:

@@ -74,7 +74,7 @@ def _detail(root: Finding) -> str:
 
 
 def one_line(text: str, most: int = 300) -> str:
-    text = " ".join(re.sub(r"\s*\[type=\w+, input_value=.*", "", text).split())
+    text = re.sub(r" \[type=\w+, input_value=.*", "", " ".join(text[: 4 * most].split()))
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

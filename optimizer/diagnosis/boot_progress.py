@@ -26,7 +26,7 @@ _MARKERS = {
     "serving": r"Starting vLLM (?:API )?server|Available routes are|Application startup complete|Uvicorn running on",
 }
 _MARK = re.compile("|".join(f"(?P<{phase}>{pattern})" for phase, pattern in _MARKERS.items()))
-_BAR = re.compile(r"(\d+)%|(\d+)/(\d+) \[")
+_BAR = re.compile(r"\d%|\d/\d+ \[")
 READY = re.compile(r"Application startup complete|Uvicorn running on")
 _ENGINE_UP = re.compile(r"init engine \(profile")
 

@@ -61,6 +61,8 @@ _GLOG = re.compile(r"\[?([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+\s+(?:\d+ )?([\w./-]+:\
 _GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _PYTHON_WARNING = re.compile(r"\S+:\d+: \w*Warning: ")
 _SPELLINGS = {"WARN": "WARNING", "FATAL": "CRITICAL"}
+MAX_CHARS = 16_384
+"""Of a longer line only this much is looked at: vLLM dumps whole batches on one line."""
 _PREFIX_ENDS = 200
 """A process mark further in belongs to the text, not to the line's head."""
 
@@ -82,7 +84,7 @@ def read_log(text: str) -> tuple[LogLine, ...]:
 def parse_line(number: int, raw: str, level: str = "") -> LogLine:
     """`level`: what a JSON log driver said around the line."""
     text = _ANSI.sub("", raw) if "\x1b" in raw else raw
-    body, process, pid = _split_process(text)
+    body, process, pid = _split_process(text[:MAX_CHARS])
     level, time_s, source, message = _split_level(body, level)
     return LogLine(number, text, process, pid, level, time_s, source, message.rstrip(" \t│"))
 
@@ -97,7 +99,7 @@ def _unwrapped(text: str) -> list[tuple[str, str]]:
     `textPayload`), a traceback's among them, each with the level it was given."""
     try:
         row = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return [(text, "")]
     found = [row[k] for k in _MESSAGES if isinstance(row.get(k), str)] if isinstance(row, dict) else []
     if not found:

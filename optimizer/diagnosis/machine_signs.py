@@ -20,7 +20,7 @@ SIGNS = (
         "shm",
         "host_ram",
         r"creating shared memory segment|Insufficient space in /dev/shm|posix_fallocate failed"
-        r"|/dev/shm\S*.*No space left|No space left on device.*(?:shm|psm_)"
+        r"|/dev/shm.{0,200}No space left|No space left on device.{0,200}(?:shm|psm_)"
         r"|unable to (?:write to|allocate shared memory|open shared memory)|[Bb]us error|exit code: -7\b",
         "/dev/shm is too small or full",
         is_bare=True,

@@ -152,7 +152,7 @@ SIGNS = (
     sign(
         "keyword",
         "arguments",
-        r"unexpected keyword argument '(?P<flags>\w+)'|(?P<field>\w+)\s*\n?\s*(?:Extra inputs are not permitted)",
+        r"unexpected keyword argument '(?P<flags>\w+)'|Extra inputs are not permitted",
         "vLLM does not know an argument",
         is_config_fault=True,
         rank="report",

@@ -85,3 +85,25 @@ def test_fed_line_by_line_or_whole_is_the_same(name: str) -> None:
         progress.feed(line)
     assert progress.phase == phase_of_boot(read_log(text))
     assert judge(text) == judge(iter(text.splitlines(keepends=True)))
+
+
+ENDLESS = [
+    "a",
+    "a.",
+    " ",
+    "Error",
+    "(a pid=1) ",
+    'File "',
+    "/dev/shm ",
+    "CUDA out of memory ",
+    "error: ",
+    '{"log":',
+    "1%",
+]
+
+
+@pytest.mark.parametrize("head", ["", "ERROR 11-29 10:00:00 [a.py:1] ", "ValueError: "])
+@pytest.mark.parametrize("piece", ENDLESS)
+@pytest.mark.timeout(20)
+def test_no_line_is_too_long(head: str, piece: str) -> None:
+    judge(head + piece * (1_000_000 // len(piece)))
