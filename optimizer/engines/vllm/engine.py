@@ -64,6 +64,11 @@ class VllmEngine:
     def is_simulated(self) -> bool:
         return False
 
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """Those that are up, in starting order."""
+        return tuple(self._servers.values())
+
     # ---- life -----------------------------------------------------------------------------------------------------
 
     def holds(self, placement: Placement) -> bool:
@@ -215,6 +220,7 @@ class VllmEngine:
                 seed=self._seed,
                 client_cores=self._cores.client,
                 judge_hang=self._judge_hang,
+                hang_after_s=self._spec.hang_after_s,
                 kv_tokens=self._report.kv_tokens if self._report else {},
             )
         )

@@ -20,7 +20,8 @@ from optimizer.engines.vllm.findings import fault_of, findings_of
 from optimizer.engines.vllm.http import health
 from optimizer.engines.vllm.metrics import scrape
 from optimizer.engines.vllm.phase import phase_of
-from optimizer.engines.vllm.watch import HANG_AFTER_S, Watch, WatchLog
+from optimizer.engines.vllm.spec import HANG_AFTER_S
+from optimizer.engines.vllm.watch import Watch, WatchLog
 from optimizer.errors import EngineFailed
 from optimizer.replay.client import Replay, ReplayResult
 from optimizer.replay.keeping_up import processes_for

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+HANG_AFTER_S = 30.0
+"""Silence with work and idle processes; four times that while they compute (`watchdog`)."""
+
 
 @dataclass(frozen=True)
 class VllmSpec:
@@ -21,6 +24,7 @@ class VllmSpec:
     """The cards of this machine that the study may use, `n_gpus` for each slot; empty on a CPU and on a cluster."""
     cache_root: str = ""
     """VLLM_CACHE_ROOT of every trial, so that compiled graphs are reused; empty: vLLM's own."""
+    hang_after_s: float = HANG_AFTER_S
 
 
 @dataclass(frozen=True)

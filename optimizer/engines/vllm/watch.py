@@ -16,11 +16,10 @@ from optimizer.engines.vllm.devices import Devices
 from optimizer.engines.vllm.endpoint import Endpoint, nobody
 from optimizer.engines.vllm.metrics import Scrape, counters_between
 from optimizer.engines.vllm.observers import MachineWatch, ServerWatch
+from optimizer.engines.vllm.spec import HANG_AFTER_S
 from optimizer.engines.vllm.watchdog import BUSY_FACTOR, ProgressWatchdog, Sign
 
 PERIOD_S = 1.0
-HANG_AFTER_S = 30.0
-"""Silence with work and idle processes; four times that while they compute (`watchdog`)."""
 
 
 @dataclass(frozen=True)
