@@ -239,7 +239,9 @@ def _isolation_lines(front: Front, isolations: Sequence[Isolation]) -> list[str]
     for member in front.members:
         own = [i for i in isolations if i.trial == member.trial]
         if own:
-            figures = [f"{i.tenant} P99 TTFT x{figure(i.ttft_ratio)}, P99 ITL x{figure(i.itl_ratio)}" for i in own]
+            figures = [
+                f"{i.tenant} {i.ttft_tail} TTFT x{figure(i.ttft_ratio)}, P99 ITL x{figure(i.itl_ratio)}" for i in own
+            ]
             names = "/".join(member.picks)
             lines.append(
                 f"isolation of trial {member.trial} ({names}), neighbour saturated over idle: {'; '.join(figures)}"

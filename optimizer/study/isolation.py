@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from objectives.metric import load_samples
+from objectives.statistics import MIN_N_P95
 from objectives.tenancy import isolation_ratio
 from optimizer.engines.engine import LoadPlan, Placement
 from optimizer.study.runs import Runs
@@ -23,7 +24,6 @@ ISOLATION_RUN = 80
 BUSY_MARGIN = 1.3
 """The neighbour gets this many times the requests it can finish in the tenant's time."""
 MAX_BUSY_REQUESTS = 20_000
-FIGURES = ("ttft_ms", "itl_ms")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Isolation:
     tenant: str
     ttft_ratio: float | None
     itl_ratio: float | None
+    ttft_tail: str = "P99"
+    """What of the TTFT is compared: of too few requests for a tail, the max of n."""
 
 
 @dataclass(frozen=True)
@@ -97,5 +99,7 @@ def _ratio(trial: int, tenant: str, idle: Outcome, busy: Outcome) -> Isolation:
     samples = [load_samples([o.measurement], "steady") if isinstance(o, Measured) else None for o in (busy, idle)]
     if samples[0] is None or samples[1] is None:
         return Isolation(trial, tenant, None, None)
-    ttft, itl = (isolation_ratio(samples[0], samples[1], tenant, figure) for figure in FIGURES)
-    return Isolation(trial, tenant, ttft, itl)
+    is_few = samples[1].of_tenant(tenant).ttft_ms.n < MIN_N_P95
+    ttft = isolation_ratio(samples[0], samples[1], tenant, "ttft_ms", percent=100 if is_few else 99)
+    itl = isolation_ratio(samples[0], samples[1], tenant, "itl_ms")
+    return Isolation(trial, tenant, ttft, itl, "max of n" if is_few else "P99")
