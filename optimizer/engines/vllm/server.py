@@ -14,10 +14,10 @@ from optimizer.diagnosis.boot_progress import BootProgress
 from optimizer.diagnosis.failure import Circumstances, Verdict, judge
 from optimizer.engines.vllm import http
 from optimizer.engines.vllm.boot import ServerBoot, read_boot
-from optimizer.engines.vllm.environment import server_environment
+from optimizer.engines.vllm.environment import ServerEnvironment, server_environment
 from optimizer.engines.vllm.guarded import Guarded
 from optimizer.engines.vllm.interpreter import VllmInstall
-from optimizer.engines.vllm.launch import check_device_names, check_kv_size_given, command, notices
+from optimizer.engines.vllm.launch import check_device_names, check_kv_size_given, command, notices, server_words
 from optimizer.engines.vllm.log_file import LogFollower, read_log, remove_log
 from optimizer.engines.vllm.ports import HOST, PortLease, lease_ports
 from optimizer.engines.vllm.readiness import Patience, activity_of
@@ -57,6 +57,18 @@ class ServerSpec:
     """Set on top of everything else."""
 
 
+def environment_for(spec: ServerSpec) -> ServerEnvironment:
+    return server_environment(
+        spec.install.python,
+        is_own_python=spec.install.is_own_python,
+        is_cpu=spec.install.is_cpu,
+        is_local_model=Path(spec.model).is_dir(),
+        gpu_uuids=spec.gpu_uuids,
+        cache_root=spec.cache_root,
+        extra=spec.environment,
+    )
+
+
 class Server:
     """Starts when it is built, and returns at once. `stop` is due whatever becomes of it.
 
@@ -66,6 +78,7 @@ class Server:
     def __init__(self, spec: ServerSpec, ports: PortLease | None = None) -> None:
         check_kv_size_given(spec.install, spec.config)
         check_device_names(spec.install, spec.gpu_uuids)
+        server_words(spec.config, spec.model)
         sweep_leftovers()
         spec.folder.mkdir(parents=True, exist_ok=True)
         self.spec = spec
@@ -73,27 +86,21 @@ class Server:
         remove_log(self.log_path)
         self.served_model = spec.model
         """The name it answers to; known once it is ready."""
+        self._environment = environment_for(spec)
+        self._was_ready = False
         self._ports = ports or lease_ports()
         self.url = f"http://{HOST}:{self._ports.api}"
-        self._was_ready = False
-        self._environment = server_environment(
-            spec.install.python,
-            is_own_python=spec.install.is_own_python,
-            is_cpu=spec.install.is_cpu,
-            is_local_model=Path(spec.model).is_dir(),
-            gpu_uuids=spec.gpu_uuids,
-            cache_root=spec.cache_root,
-            extra=spec.environment,
-        )
         self._words = command(spec.install, spec.config, spec.model, self._ports.api)
         self._begin_s = time.monotonic()
-        self._processes = Guarded(
-            self._words,
-            {**self._environment.variables, "VLLM_PORT": str(self._ports.internal)},
-            self.log_path,
-            spec.cores,
-            self._ports.lock,
-        )
+        self._processes = self._start()
+
+    def _start(self) -> Guarded:
+        variables = {**self._environment.variables, "VLLM_PORT": str(self._ports.internal)}
+        try:
+            return Guarded(self._words, variables, self.log_path, self.spec.cores, self._ports.lock)
+        except OSError:
+            self._ports.release()
+            raise
 
     # ---- looking at it --------------------------------------------------------------------------------------------
 
@@ -112,6 +119,11 @@ class Server:
         """Its processes now (API server, EngineCore, workers, trackers), the API server first; not the guard."""
         found = sorted(p.pid for p in self._processes.processes())
         return tuple(sorted(found, key=lambda pid: pid != self._processes.pid))
+
+    @property
+    def guard_pid(self) -> int:
+        """The process that ends all of them; see `guard`."""
+        return self._processes.guard_pid
 
     def log_text(self) -> str:
         """Everything it has printed, as far as it is kept (`log_file`)."""
