@@ -18,7 +18,10 @@ AGREED_SHARE = 0.75
 its way, being tokenised, or waits for the engine's step to end."""
 MIN_OPEN = 8
 """Seconds with fewer open requests say nothing about agreement."""
-MIN_SECONDS = 3
+MIN_SECONDS = 5
+STALE_S = (0.0, 0.5, 1.0, 1.5, 2.0)
+"""A server's gauges are as of its last step, and a long step takes seconds: they are held against the least, and the
+most, that was open since then."""
 BUSY_CORES = 0.9
 """Of one thread or process: it has no more to give."""
 MIN_SENT = 10
@@ -52,19 +55,22 @@ def _rate_per_s(times_s: NDArray[np.float64]) -> float | None:
 
 @dataclass(frozen=True)
 class _Second:
-    n_client: int
+    n_client_at_least: int
+    """Requests open at the client all through the last two seconds, failures of unknown end left out."""
+    n_client_at_most: int
+    """Open at any time in them, such failures taken as open until the phase's end."""
     n_servers: float
 
 
 def _agreement_findings(phase: PhaseMeasurement) -> Iterator[Finding]:
     seconds = _seconds(phase)
-    busy = [s for s in seconds if s.n_client >= MIN_OPEN]
-    if len(busy) >= MIN_SECONDS and np.median([s.n_servers / s.n_client for s in busy]) < AGREED_SHARE:
-        n_client, n_servers = np.median([s.n_client for s in busy]), np.median([s.n_servers for s in busy])
+    busy = [s for s in seconds if s.n_client_at_least >= MIN_OPEN]
+    if len(busy) >= MIN_SECONDS and np.median([s.n_servers / s.n_client_at_least for s in busy]) < AGREED_SHARE:
+        n_client, n_servers = np.median([s.n_client_at_least for s in busy]), np.median([s.n_servers for s in busy])
         yield _disagreement(phase, f"{n_client:.0f} requests were open at the client, the servers knew {n_servers:.0f}")
     late = seconds[len(seconds) // 2 :]
-    if len(late) >= MIN_SECONDS and np.median([s.n_servers - 1.25 * s.n_client for s in late]) > MIN_OPEN:
-        n_client, n_servers = np.median([s.n_client for s in late]), np.median([s.n_servers for s in late])
+    if len(late) >= MIN_SECONDS and np.median([s.n_servers - 1.25 * s.n_client_at_most for s in late]) > MIN_OPEN:
+        n_client, n_servers = np.median([s.n_client_at_most for s in late]), np.median([s.n_servers for s in late])
         text = f"the servers had {n_servers:.0f} requests where {n_client:.0f} were ours: others use them too"
         yield Finding("disturbed", "neighbour", text)
 
@@ -79,32 +85,31 @@ def _disagreement(phase: PhaseMeasurement, text: str) -> Finding:
 
 
 def _seconds(phase: PhaseMeasurement) -> list[_Second]:
-    """Second by second in the counted window, where every instance was read."""
+    """Second by second until the phase's end, where every instance was read."""
     names = {s.instance for s in phase.samples}
     ticks: dict[int, dict[str, tuple[float, float]]] = {}
     for s in phase.samples:
-        if s.n_running is not None and s.n_waiting is not None:
+        if s.n_running is not None and s.n_waiting is not None and phase.counted_from_s <= s.time_s <= phase.end_s:
             ticks.setdefault(round(s.time_s), {})[s.instance] = (s.time_s, s.n_running + s.n_waiting)
     inside = [t for t in ticks.values() if t.keys() == names]
     times = np.array([np.mean([time_s for time_s, _ in t.values()]) for t in inside])
     counts = [sum(n for _, n in t.values()) for t in inside]
-    return [
-        _Second(int(n_client), n_servers)
-        for time_s, n_client, n_servers in zip(times, _open_at(phase, times), counts, strict=True)
-        if phase.counted_from_s <= time_s <= phase.counted_until_s
-    ]
+    lags = [times - lag_s for lag_s in STALE_S]
+    least = np.min([_open_at(phase, t, is_counting_failures=False) for t in lags], axis=0)
+    most = np.max([_open_at(phase, t, is_counting_failures=True) for t in lags], axis=0)
+    return [_Second(int(a), int(b), n) for a, b, n in zip(least, most, counts, strict=True)]
 
 
 def open_requests(phase: PhaseMeasurement) -> float | None:
     """Requests open at the client in the median second of the counted window; None if it has no reading."""
     times = np.array([s.time_s for s in phase.samples if phase.counted_from_s <= s.time_s <= phase.counted_until_s])
-    return float(np.median(_open_at(phase, times))) if times.size else None
+    return float(np.median(_open_at(phase, times, is_counting_failures=False))) if times.size else None
 
 
-def _open_at(phase: PhaseMeasurement, times_s: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Requests sent and unanswered. Those that failed at an unknown time are left out, so it is no overestimate."""
-    known = [r for r in phase.records if r.is_finished or r.is_timed_out]
+def _open_at(phase: PhaseMeasurement, times_s: NDArray[np.float64], *, is_counting_failures: bool) -> NDArray[np.int64]:
+    """Requests sent and unanswered; those that time cut stay open to the end, as those that failed may have."""
+    known = [r for r in phase.records if is_counting_failures or r.is_finished or r.is_timed_out]
     sent = np.sort([r.sent_s for r in known])
-    ended = np.sort([phase.end_s if r.is_timed_out else float(r.token_times_s[-1]) for r in known])
+    ended = np.sort([float(r.token_times_s[-1]) if r.is_finished else phase.end_s for r in known])
     n_sent, n_ended = np.searchsorted(sent, times_s, "right"), np.searchsorted(ended, times_s, "right")
     return (n_sent - n_ended).astype(np.int64)

@@ -116,6 +116,17 @@ def test_failures_whose_end_is_unknown_are_not_held_against_the_client() -> None
     assert list(client_findings(measured)) == []
 
 
+def test_failures_whose_end_is_unknown_may_be_what_the_server_still_has() -> None:
+    records = [failed(0.0, "connection lost") for _ in range(60)]
+    assert list(client_findings(phase(records, samples=gauges(20, 16, 44), counted_until_s=20.0, end_s=20.0))) == []
+
+
+def test_gauges_of_an_engine_in_a_long_step_are_two_seconds_old() -> None:
+    records = [record(t / 20, 60.0, [0.1]) for t in range(200)]
+    stale = tuple(EngineSample(float(t), "a", 16.0, max(20.0 * (t - 2) - 16, 0), 0.9) for t in range(1, 12))
+    assert list(client_findings(phase(records, samples=stale, client=KEPT_UP))) == []
+
+
 # ---- cache -----------------------------------------------------------------------------------------------------------
 
 
