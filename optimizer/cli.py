@@ -22,6 +22,7 @@ Main = Callable[[list[str] | None], int]
 COMMANDS = {
     "run": "search the configurations of one model, GPU and workload",
     "export": "take the configurations of a study's Pareto front away",
+    "validate": "measure a front configuration once more, on fresh servers",
     "characterize": "print what tuning needs to know about a trace",
     "diagnose": "say what a server's log says went wrong, and what to change",
 }

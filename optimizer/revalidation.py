@@ -10,12 +10,13 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from objectives.comparison import Comparison
 from objectives.measurement import Load
+from objectives.objective import Objective
 from objectives.titles import title_of
 from optimizer.cluster.inline import InlineExecutor
 from optimizer.engines.engine import LoadPlan, Placement
@@ -23,8 +24,8 @@ from optimizer.errors import UserError
 from optimizer.options import SessionOptions, named_files, read_options
 from optimizer.reporting.front import load_front
 from optimizer.reporting.member import Front, FrontMember
-from optimizer.run import parser as run_parser
 from optimizer.study.calibration import Calibration
+from optimizer.study.confirmation import lost_gains
 from optimizer.study.events import Event, RunFinished
 from optimizer.study.folder import StudyFolder
 from optimizer.study.manifest import Manifest, load_manifest
@@ -57,6 +58,7 @@ class Verdict:
     against the reference on the other traffic, `recorded_gain` the same as the study recorded it."""
 
     trial: int
+    objectives: tuple[Objective, ...]
     again: Remeasured
     same_window: Comparison | None
     other: str = ""
@@ -70,23 +72,27 @@ class Verdict:
         return self.same_window is not None and all(d.verdict == "tie" for d in self.same_window.deltas)
 
     @property
+    def has_gained(self) -> bool:
+        """Whether the study recorded any gain over the reference beyond the noise."""
+        return self.recorded_gain is not None and any(d.verdict == "better" for d in self.recorded_gain.deltas)
+
+    @property
     def persists(self) -> bool | None:
-        """Whether what was gained is still gained there, and nothing lost; None without other traffic."""
-        if not self.other:
+        """Whether what was gained is gained there too (`confirmation.lost_gains`); None without other traffic, and
+        where there was nothing to persist."""
+        if not self.other or not self.has_gained:
             return None
-        if self.gain is None or self.recorded_gain is None:
-            return False
-        pairs = zip(self.recorded_gain.deltas, self.gain.deltas, strict=True)
-        return all(there.verdict != "worse" for before, there in pairs if before.verdict == "better")
+        assert self.recorded_gain is not None
+        return self.gain is not None and not lost_gains(self.recorded_gain, self.gain, self.objectives)
 
 
-def revalidate(args: argparse.Namespace) -> int:
-    """0 inside the noise (and the gain persists), 1 not."""
+def revalidate(args: argparse.Namespace, study_parser: argparse.ArgumentParser) -> int:
+    """`study_parser` reads the words behind `optimizer.run`. 0 inside the noise (and the gain persists), 1 not."""
     if not 1 <= args.repeats <= MOST_REPEATS:
         raise UserError(f"--repeats {args.repeats}: give 1 to {MOST_REPEATS}")
     recorded = read_recorded(args)
     with _where_it_ran(recorded.manifest):
-        options = options_of(recorded.manifest, args.vllm_python)
+        options = options_of(recorded.manifest, study_parser, args.vllm_python)
         hardware = find_hardware(options)
         setup = prepare(replace(options.setup, device=hardware.device))
         _check_traffic(recorded.manifest, setup)
@@ -115,16 +121,16 @@ def read_recorded(args: argparse.Namespace) -> Recorded:
     return Recorded(StudyFolder(path), manifest, Calibration.from_json(manifest.calibration), front, member)
 
 
-def options_of(manifest: Manifest, vllm_python: str | None) -> SessionOptions:
+def options_of(manifest: Manifest, study_parser: argparse.ArgumentParser, vllm_python: str | None) -> SessionOptions:
     """The study's own command line, as it was typed."""
     if not manifest.command:
         raise UserError(f"{manifest.study}: an older version recorded no command; run the study again to validate it")
-    options = read_options(run_parser().parse_args(list(manifest.command)))
+    options = read_options(study_parser.parse_args(list(manifest.command)))
     return replace(options, vllm_python=vllm_python or options.vllm_python, n_workers=0)
 
 
 @contextlib.contextmanager
-def _where_it_ran(manifest: Manifest):  # type: ignore[no-untyped-def]
+def _where_it_ran(manifest: Manifest) -> Iterator[None]:
     """Paths of the command are relative to where it was typed."""
     if not os.path.isdir(manifest.directory):
         raise UserError(f"{manifest.directory}: the study ran in this folder, which is gone; its paths cannot be found")
@@ -187,7 +193,13 @@ def _measure(
     (again,) = validator.measure([(name, placement)], setup.traffic.loads(rate, LOADS))
     assert member.values is not None
     same = validator.compare(again.values, member.values) if again.values else None
-    verdict = Verdict(member.trial, again, same, recorded_gain=validator.compare(member.values, calibration.values))
+    verdict = Verdict(
+        member.trial,
+        validator.objectives,
+        again,
+        same,
+        recorded_gain=validator.compare(member.values, calibration.values),
+    )
     if other is None:
         return verdict
     title, traffic, is_held_out = other
@@ -263,6 +275,8 @@ def _other_lines(verdict: Verdict) -> list[str]:
             f"  {title_of(there.metric)}: {_percent(there.change)} there, {_percent(before.change)} in the study:"
             f" {there.verdict}"
         )
+    if not verdict.has_gained:
+        return [*lines, "no gain over the reference beyond the noise was recorded, so none can persist"]
     return [*lines, "the gain persists" if verdict.persists else "the gain does NOT persist"]
 
 

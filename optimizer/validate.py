@@ -47,8 +47,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     from optimizer.revalidation import revalidate
+    from optimizer.run import parser as study_parser
 
-    return revalidate(args)
+    return revalidate(args, study_parser())
 
 
 if __name__ == "__main__":
