@@ -14,7 +14,7 @@ from dataclasses import replace
 from objectives.hypervolume import Axes
 from objectives.measurement import Load
 from objectives.titles import short_of
-from optimizer.cluster.executor import Executor
+from optimizer.cluster.executor import Executor, NoSlotLeft
 from optimizer.describe import (
     about_study,
     front_meta,
@@ -80,6 +80,9 @@ def run_session(args: argparse.Namespace) -> int:
                     return session.run()
                 finally:
                     session.close()
+        except NoSlotLeft as error:
+            study.forgive_running()
+            raise NoSlotLeft(f"{error}; nothing recorded is lost, go on with: {study.resume_command}") from None
         except KeyboardInterrupt:
             study.forgive_running()
             print(f"interrupted; nothing recorded is lost, go on with: {study.resume_command}", file=sys.stderr)

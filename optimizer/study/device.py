@@ -33,8 +33,10 @@ def choose_device(
     if device is None:
         gpu = _named(profile.gpu)
         return profile, gpu, (f"--gpu {named} is taken as {gpu.name}",) if named and named != gpu.name else ()
-    if device.is_cpu and profile.is_shared and (profile.sharing == "mig" or sharing == "mps"):
-        raise UserError(f"--gpu-sharing {profile.sharing}: servers on a CPU share its cores by time-slice only")
+    if device.is_cpu and profile.is_shared and sharing == "mps":
+        raise UserError(
+            "--gpu-sharing mps: servers on a CPU share its cores (time-slice), or have cores of their own (mig)"
+        )
     if named is not None and not _is(named, device):
         raise UserError(f"--gpu {named}: the engine runs on what is here, {device.name}; leave --gpu out")
     note = () if profile.gpu == device.name else (f"measured on {device.name}, whatever card the profile names",)

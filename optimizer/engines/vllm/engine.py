@@ -126,7 +126,10 @@ class VllmEngine:
             with start_lock(self._gpu_uuids, self._need_bytes(instance)):
                 server = Server(self._server_spec(instance, cores))
                 self._servers[instance.name] = server
-                boots[instance.name] = server.wait_until_ready()
+                try:
+                    boots[instance.name] = server.wait_until_ready()
+                except EngineFailed as failure:
+                    raise _of_instance(failure, instance, placement) from None
         return boots
 
     def _core_set(self, placement: Placement | None = None) -> CoreSet:
@@ -245,6 +248,21 @@ class VllmEngine:
         if self._serving is None:
             raise EngineFailed("not_booted", None, "boot the engine first", is_config_fault=False)
         return self._serving
+
+
+def _of_instance(failure: EngineFailed, instance: Instance, placement: Placement) -> EngineFailed:
+    """Where several servers start, whose failure it is: bounds under the names that the study's parameters have."""
+    if len(placement.instances) == 1:
+        return failure
+    return EngineFailed(
+        failure.kind,
+        failure.phase,
+        f"{instance.name}: {failure.cause}",
+        is_config_fault=failure.is_config_fault,
+        violation=failure.violation,
+        evidence=failure.evidence,
+        bounds={f"{instance.name}.{name}": value for name, value in failure.bounds.items()},
+    )
 
 
 def _server_folder() -> Path:
