@@ -18,6 +18,7 @@ from typing import Any
 
 import uvloop
 
+PORT = 8765
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 EVENT = (
     '{"id":"cmpl-a5533fb257849754","object":"text_completion","created":1796001562,"model":"bench-model-of-usual-name",'

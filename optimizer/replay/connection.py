@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +23,24 @@ CONNECT_WITHIN_S = 30.0
 
 
 class StampedHandler(ResponseHandler):
-    """Notes when bytes arrived. Our coroutine runs after every socket of this turn was read, which may be later."""
+    """Hands bytes over the moment they arrive, with the time: no task has to wake up for each message.
 
-    read_s: float | None = None
+    A coroutine would run after every socket of this turn was read, and cost as much as the reading itself."""
+
+    take: Callable[[float], None] | None = None
+    """Called after each read, once aiohttp has taken the framing off."""
+    _is_taking = False
+    """Taking bytes out makes aiohttp call `data_received` again, with what it held back."""
 
     def data_received(self, data: bytes) -> None:
-        self.read_s = REAL_CLOCK.now_s()
+        now_s = REAL_CLOCK.now_s()
         super().data_received(data)
+        if self.take is not None and not self._is_taking:
+            self._is_taking = True
+            try:
+                self.take(now_s)
+            finally:
+                self._is_taking = False
 
 
 class StampedResponse(aiohttp.ClientResponse):
@@ -41,11 +53,25 @@ class StampedResponse(aiohttp.ClientResponse):
         await super().start(connection)
         return self
 
-    @property
-    def read_s(self) -> float:
-        """When the bytes read last arrived; now, where aiohttp did not take our handler."""
-        stamp = getattr(self.handler, "read_s", None)
-        return REAL_CLOCK.now_s() if stamp is None else stamp
+    async def read_into(self, feed: Callable[[bytes, float], None]) -> None:
+        """The whole body, piece by piece, each with the time it was read. Raises as aiohttp's own reading does."""
+        content, handler = self.content, self.handler
+
+        def take(now_s: float) -> None:
+            while data := content.read_nowait():
+                feed(data, now_s)
+
+        take(REAL_CLOCK.now_s())
+        if not isinstance(handler, StampedHandler):  # an aiohttp that does not take ours
+            while data := await content.readany():
+                feed(data, REAL_CLOCK.now_s())
+            return
+        handler.take = take
+        try:
+            await content.wait_eof()
+        finally:
+            if handler.take is take:
+                handler.take = None
 
 
 def open_session(trace: aiohttp.TraceConfig, *, is_kept_alive: bool) -> aiohttp.ClientSession:

@@ -20,7 +20,7 @@ from optimizer.replay.failures import TIME_OUT, cancelled, connection_lost, firs
 from optimizer.replay.plan import Target
 from optimizer.replay.share import Count, Exchange, Share, ShareResult
 
-LAG_PERIOD_S, COUNT_PERIOD_S = 0.05, 0.25
+LAG_PERIOD_S, COUNT_PERIOD_S = 0.02, 0.25
 SENDS_PER_TURN = 16
 """In a burst, between two looks at what can be read: about 3 ms."""
 LARGEST_REFUSAL_BYTES = 64 * 2**10
@@ -171,28 +171,31 @@ class Load:
             body = await response.content.read(LARGEST_REFUSAL_BYTES)
             return refused(response.status, body, secret_of(target))
         if not target.is_streamed:
-            answer.take_whole(await response.content.read(), response.read_s)
+            answer.take_whole(await response.content.read(), REAL_CLOCK.now_s())
             self._note(answer, 0)
             return None
         if response.content_type != "text/event-stream":
             body = await response.content.read(LARGEST_REFUSAL_BYTES)
             return f"HTTP 200 without an event stream: {first_line(body.decode(errors='replace'), secret_of(target))}"
-        n_before = 0
-        while data := await response.content.readany():
-            answer.feed(data, response.read_s)
-            n_before = self._note(answer, n_before)
-        answer.end(response.read_s)
+
+        def feed(data: bytes, now_s: float) -> None:
+            n_before = len(answer.times_s)
+            answer.feed(data, now_s)
+            self._note(answer, n_before)
+
+        await response.read_into(feed)
+        n_before = len(answer.times_s)
+        answer.end(REAL_CLOCK.now_s())
         self._note(answer, n_before)
         return None
 
-    def _note(self, answer: Answer, n_before: int) -> int:
-        """Count what a read brought; the number of messages so far."""
-        n_messages = len(answer.times_s)
-        if n_messages > n_before:
-            self.count.n_messages += n_messages - n_before
+    def _note(self, answer: Answer, n_before: int) -> None:
+        """Count what a read brought."""
+        n_new = len(answer.times_s) - n_before
+        if n_new:
+            self.count.n_messages += n_new
             self.count.last_message_s = answer.times_s[-1]
             self.count.n_answered += n_before == 0
-        return n_messages
 
     def _settle(self, exchange: Exchange, answer: Answer, target: Target, failure: str | None) -> None:
         """Keep what was measured. An answer that is whole is one, even if its connection ended badly after it."""

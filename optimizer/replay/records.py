@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from objectives.measurement import ClientReport, RequestRecord
 from optimizer.replay.failures import TIME_OUT, cancelled
-from optimizer.replay.keeping_up import ClientFigures, burst_ms, client_fault
+from optimizer.replay.keeping_up import ClientFigures, burst_ms, client_fault, lag_of
 from optimizer.replay.plan import ReplayPlan
 from optimizer.replay.share import Exchange, ShareResult
 
@@ -50,30 +50,39 @@ def client_report(
     shares: Sequence[ShareResult], measured: Sequence[Exchange], plan: ReplayPlan, start_s: float
 ) -> ClientReport:
     """Send lag of the measured rows; loop lag and CPU of the worst process over the whole replay."""
-    send_lag_p99_ms = _p99_ms(send_lags_s(measured, plan, start_s))
-    read_lag_p99_ms = max((x for share in shares if (x := _p99_ms(share.lags_s)) is not None), default=None)
+    send_lags_s = lateness_s(measured, plan, start_s)
+    worst = max(shares, key=lambda share: _p99_ms(share.lags_s) or 0.0)
     cores = max(share.cores for share in shares)
     offered_per_s, sent_per_s = rates_per_s(measured, plan)
     figures = ClientFigures(
         offered_per_s=offered_per_s,
         sent_per_s=sent_per_s,
-        send_lag_p99_ms=send_lag_p99_ms,
+        send_lag=lag_of(send_lags_s),
+        ttft_p99_ms=_p99_ms(_waits_s(measured, plan, start_s)),
         burst_ms=burst_ms(plan),
-        read_lag_p99_ms=read_lag_p99_ms,
+        read_lag=lag_of(worst.lags_s),
+        gap_p99_ms=_p99_ms(np.concatenate([np.empty(0), *(np.diff(e.times_s) for e in measured)])),
         cores=cores,
         n_refused_sockets=sum(share.n_refused_sockets for share in shares),
     )
     return ClientReport(
         n_processes=len(shares),
-        send_lag_p99_ms=send_lag_p99_ms,
-        read_lag_p99_ms=read_lag_p99_ms,
+        send_lag_p99_ms=_p99_ms(send_lags_s),
+        read_lag_p99_ms=_p99_ms(worst.lags_s),
         cores=cores,
         n_messages=sum(e.times_s.size for e in measured),
         fault=client_fault(figures),
     )
 
 
-def send_lags_s(measured: Sequence[Exchange], plan: ReplayPlan, start_s: float) -> NDArray[np.float64]:
+def _waits_s(measured: Sequence[Exchange], plan: ReplayPlan, start_s: float) -> NDArray[np.float64]:
+    """From scheduled arrival to first token, of the rows that got one."""
+    answered = [e for e in measured if e.times_s.size]
+    arrivals_s = start_s + plan.trace.arrival_s[[e.row for e in answered]]
+    return np.array([e.times_s[0] for e in answered], np.float64) - arrivals_s
+
+
+def lateness_s(measured: Sequence[Exchange], plan: ReplayPlan, start_s: float) -> NDArray[np.float64]:
     """Lateness of every measured row that was due, those that never got out until the cut included."""
     lags_s = []
     for exchange in measured:

@@ -123,7 +123,7 @@ def expected_hits(trace: Trace) -> list[int]:
     reusable = reusable_tokens(trace)
     assert reusable is not None
     longest = np.minimum(reusable, trace.prompt_tokens - 1)
-    return (longest // BLOCK_TOKENS * BLOCK_TOKENS).tolist()
+    return [int(n) for n in longest // BLOCK_TOKENS * BLOCK_TOKENS]
 
 
 def test_lengths_are_exact_and_sharing_is_the_traces(served_url: str) -> None:  # case TOOL-13

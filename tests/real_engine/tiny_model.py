@@ -66,7 +66,7 @@ def _tokenizer() -> dict[str, object]:
         }
         for i, s in enumerate(SPECIAL)
     ]
-    model = {
+    model: dict[str, object] = {
         "type": "BPE",
         "dropout": None,
         "unk_token": None,
