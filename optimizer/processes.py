@@ -69,7 +69,8 @@ def _lineage(pid: int) -> _Lineage | None:
     """Parent, session and start of one process, in one read; None if it is gone."""
     try:
         if HAS_PROC:
-            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+                fields = file.read().rpartition(b")")[2].split(maxsplit=20)
             return _Lineage(int(fields[1]), int(fields[3]), int(fields[19]))  # proc_pid_stat(5): 4, 6 and 22
         process = psutil.Process(pid)
         return _Lineage(process.ppid(), os.getsid(pid), int(process.create_time() * 1000))

@@ -38,7 +38,6 @@ from optimizer.processes import (
     collect_zombies,
     is_alive,
     receive_on_parents_death,
-    shared_memory_of,
 )
 
 LOOK_EVERY_S = 0.5
@@ -69,8 +68,6 @@ class Guard:
         self._record = ServerRecord(orders["stamp"], me, None, orders["directory"])
         self._record.write()
         self._process: subprocess.Popen[bytes] | None = None
-        self._shared: set[Path] = set()
-        """Shared memory that the server was seen to have mapped: once all its processes are killed, nobody tells."""
 
     def die(self, *_: object) -> None:
         self._must_die = True
@@ -122,7 +119,7 @@ class Guard:
         while process.poll() is None and not self._is_owner_gone() and self._grace_s is None:
             self._wait(LOOK_EVERY_S)
             if time.monotonic() - begin_s > look_after_s:
-                self._shared |= shared_memory_of(self._record.processes())
+                self._record.note_shared_memory()
                 look_after_s *= 2
         if self._grace_s is not None and process.poll() is None:
             self._stop_in_order(process, self._grace_s)
@@ -143,13 +140,13 @@ class Guard:
 
     def _hear_last_words(self, within_s: float) -> None:
         deadline = time.monotonic() + within_s
-        while any(map(is_alive, self._record.processes())) and not self._is_owner_gone():
+        while any(map(is_alive, self._record.family())) and not self._is_owner_gone():
             if time.monotonic() > deadline:
                 return
             self._wait(0.1)
 
     def _end(self) -> None:
-        survivors = self._record.end(shared=self._shared)
+        survivors = self._record.end()
         exit_code = None if self._process is None else self._process.poll()
         collect_zombies()
         while select.select([self._output], [], [], 0)[0] and self._take_output():

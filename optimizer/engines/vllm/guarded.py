@@ -128,7 +128,8 @@ class Guarded:
         return self._guard.pid
 
     def processes(self) -> set[psutil.Process]:
-        return set() if self.is_over else self._record.processes()
+        """Those that exist now, without the guard."""
+        return set() if self.is_over else self._record.family()
 
     def wait(self, within_s: float) -> bool:
         return self._is_over.wait(within_s)

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -31,7 +31,6 @@ from optimizer.processes import (
 STAMP = "VCO_SERVER"
 """Environment variable that everything below a server inherits. vLLM does not hash it into its compile cache's key."""
 END_WITHIN_S = 10.0
-NONE: frozenset[Path] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -43,24 +42,39 @@ class ServerRecord:
     server: Started | None
     directory: str
     """The server's own temporary folder."""
+    shared: tuple[str, ...] = ()
+    """Files of shared memory that it was seen to have mapped."""
 
-    def processes(self) -> set[psutil.Process]:
-        """All of the server's processes that exist now, without its guard."""
+    def family(self) -> set[psutil.Process]:
+        """The server's processes that exist now, by session and descent; without its guard."""
         leaders = [s.pid for s in (self.guard, self.server) if s is not None and s.may_lead_a_session]
-        found = session_of(*leaders) | stamped(STAMP, self.stamp)
+        found = session_of(*leaders)
         if self.server is not None and self.server.pid in leaders:
             found |= existing([self.server.pid])
         return {p for p in found if p.pid != self.guard.pid}
 
-    def end(self, within_s: float = END_WITHIN_S, shared: frozenset[Path] | set[Path] = NONE) -> set[psutil.Process]:
-        """SIGKILL all of them, remove what they leave on the machine; the survivors.
+    def processes(self) -> set[psutil.Process]:
+        """Those and what left the family after its guard was killed; dearer, because every process is asked."""
+        return self.family() | {p for p in stamped(STAMP, self.stamp) if p.pid != self.guard.pid}
 
-        `shared`: shared memory that they are known to have had."""
-        mapped = shared_memory_of(self.processes())
+    def end(self, within_s: float = END_WITHIN_S) -> set[psutil.Process]:
+        """SIGKILL all of them, remove what they leave on the machine; the survivors."""
+        shared = self.note_shared_memory()
         survivors = end_all(self.processes, within_s)
-        remove_shared_memory(shared | mapped)
+        remove_shared_memory(shared)
         shutil.rmtree(self.directory, ignore_errors=True)
         return survivors
+
+    def note_shared_memory(self) -> set[Path]:
+        """What they have mapped, now or when this was last asked. Written down, because nobody can tell any more once
+        all of them are killed, and whoever kills them may be killed before it has removed it."""
+        with contextlib.suppress(OSError, ValueError):
+            known = set(map(Path, json.loads(self.path.read_text())["shared"]))
+            found = known | shared_memory_of(self.processes())
+            if found != known:
+                replace(self, shared=tuple(map(str, found))).write()
+            return found
+        return shared_memory_of(self.processes())
 
     @property
     def path(self) -> Path:
@@ -94,8 +108,12 @@ def _records() -> Iterator[ServerRecord]:
     for path in subdirectory("servers").glob("*.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             found = json.loads(path.read_text())
-            if found.pop("machine") == machine():
-                server = found.pop("server")
+            if found["machine"] == machine():
+                server = found["server"]
                 yield ServerRecord(
-                    guard=Started(**found.pop("guard")), server=Started(**server) if server else None, **found
+                    stamp=found["stamp"],
+                    guard=Started(**found["guard"]),
+                    server=Started(**server) if server else None,
+                    directory=found["directory"],
+                    shared=tuple(found.get("shared", ())),
                 )

@@ -295,6 +295,7 @@ def test_the_next_start_ends_what_nobody_could(owner: Owner, tmp_path: Path) -> 
     daemon = set(filter(is_daemon, tree))
     tree -= daemon
     block = shared_block(tmp_path)
+    wait_for(lambda: str(block) in next(host_directory().glob("servers/*.json")).read_text())
     for process in (owner.guard, psutil.Process(owner.process.pid)):
         process.suspend()
     for process in (owner.guard, psutil.Process(owner.process.pid)):
