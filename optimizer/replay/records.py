@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from objectives.measurement import ClientReport, RequestRecord
 from optimizer.replay.failures import TIME_OUT, cancelled
-from optimizer.replay.keeping_up import ClientFigures, burst_ms, client_fault, lag_of
+from optimizer.replay.keeping_up import ClientFigures, burst_ms, client_fault, tail_of
 from optimizer.replay.plan import ReplayPlan
 from optimizer.replay.share import Exchange, ShareResult
 
@@ -57,10 +57,10 @@ def client_report(
     figures = ClientFigures(
         offered_per_s=offered_per_s,
         sent_per_s=sent_per_s,
-        send_lag=lag_of(send_lags_s),
+        send_lags=tail_of(send_lags_s),
         ttft_p99_ms=_p99_ms(_waits_s(measured, plan, start_s)),
         burst_ms=burst_ms(plan),
-        read_lag=lag_of(worst.lags_s),
+        read_lags=tail_of(worst.lags_s),
         gap_p99_ms=_p99_ms(np.concatenate([np.empty(0), *(np.diff(e.times_s) for e in measured)])),
         cores=cores,
         n_refused_sockets=sum(share.n_refused_sockets for share in shares),
