@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,10 @@ CACHED_TOKENS_FLAG = "enable-prompt-tokens-details"
 """Gives `cached_tokens` in every answer's usage (vLLM 0.32 entrypoints/launchers/cli_args.py:148)."""
 FIRST_WITH_MIG_NAMES = (0, 21)
 """vLLM issue 41848: up to 0.20 it takes CUDA_VISIBLE_DEVICES apart with int()."""
+QUEUE_BYTES = 400 * 2**20
+"""What one vLLM 0.32 server of several processes reserves for its queues: two of 240 and 160 MiB, seen on a CPU."""
+RANK_BYTES = 64 * 2**20
+"""NCCL's transport between the ranks of one machine, generously; docker's default of 64 MiB breaks it with two."""
 NOT_FLAGS = frozenset({"model"})
 OVERRIDDEN = frozenset({"async_scheduling", "enforce_eager", "optimization_level", "max_cudagraph_capture_size"})
 """Arguments that vLLM 0.32 settles by platform and batch size (platforms/cpu.py, config/vllm.py:2455); a difference
@@ -76,10 +81,28 @@ def _release(version: str) -> tuple[int, ...]:
     return (int(found[1]), int(found[2])) if found else (sys.maxsize,)
 
 
-def notices(config: Config, model: str) -> tuple[str, ...]:
+def notices(config: Config, model: str, shared_bytes: int | None = None) -> tuple[str, ...]:
+    """What the user should know about this start. `shared_bytes`: the size of /dev/shm; None: ask the machine."""
+    found = []
     if needs_dummy_weights(config, model):
-        return (f"{model} holds no weights: the server runs on random ones (load-format dummy)",)
-    return ()
+        found.append(f"{model} holds no weights: the server runs on random ones (load-format dummy)")
+    n_ranks = config.int_("tensor_parallel_size", 1) * config.int_("pipeline_parallel_size", 1)
+    has_bytes = shared_memory_bytes() if shared_bytes is None else shared_bytes
+    need_bytes = QUEUE_BYTES + n_ranks * RANK_BYTES
+    if n_ranks > 1 and has_bytes is not None and has_bytes < need_bytes:
+        found.append(
+            f"/dev/shm holds {has_bytes >> 20} MiB, and {n_ranks} ranks may need {need_bytes >> 20} MiB of it:"
+            " start the container with --ipc=host or a larger --shm-size"
+        )
+    return tuple(found)
+
+
+def shared_memory_bytes() -> int | None:
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize
 
 
 def differences(config: Config, parsed: Mapping[str, Any] | None, resolved: Mapping[str, Any]) -> list[str]:

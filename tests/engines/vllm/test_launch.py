@@ -96,3 +96,11 @@ def test_what_vllm_settles_by_platform_is_noted_only() -> None:
     wrong, noted = split_overridden(found)
     assert wrong == ["max_num_seqs: asked 8, runs with 16"]
     assert noted == ["async_scheduling: asked True, runs with False"]
+
+
+def test_little_shared_memory_is_said_before_several_ranks_start() -> None:  # case OOM-19
+    two = Config({"tensor_parallel_size": 2})
+    (text,) = notices(two, "org/m", shared_bytes=67_108_864)
+    assert "64 MiB" in text and "--shm-size" in text
+    assert notices(two, "org/m", shared_bytes=10 * 2**30) == ()
+    assert notices(Config({}), "org/m", shared_bytes=67_108_864) == ()
