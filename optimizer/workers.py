@@ -77,8 +77,8 @@ def find_hardware(options: SessionOptions) -> Hardware:
         install = find_vllm(options.vllm_python)
     except Unavailable as error:
         if options.engine == "vllm":
-            none = "" if found.gpus else "no GPU found; "
-            raise Unavailable(f"--engine vllm: {none}{error}; or use --engine simulator") from None
+            none = "" if found.gpus else f"no GPU found (checked: {'; '.join(found.checked)}); "
+            raise Unavailable(f"--engine vllm: {none}{error}") from None
         return Hardware("simulator", None, notice=f"simulating ({len(found.gpus)} GPU(s) found, but {error})")
     if install.is_cpu:
         if options.engine == "auto":

@@ -25,7 +25,7 @@ ALLOWED = {
     "optimizer/engines/live": {"vllm", "torch"},
 }
 """Folder -> what its files may import besides the standard library (on top of import-linter's layers)."""
-IMPORT_NAMES = {"pyyaml": "yaml"}
+IMPORT_NAMES = {"pyyaml": "yaml", "nvidia-ml-py": "pynvml"}
 """Distribution -> import name, where they differ by more than hyphens."""
 STARTED = {"optuna_dashboard"}
 """Dependencies that are programs the user starts."""

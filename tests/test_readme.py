@@ -1,7 +1,8 @@
 """Every command of the README, as written there. A comment above each block says what CI does with it:
 
 ci: setup NAME   `.ci/run` executes it in a fresh clone        ci: run        executed here, in order, in a clone
-ci: start        started here, probed on 127.0.0.1, stopped    ci: validate   needs a cluster or a GPU: parsed
+ci: start        started here, probed on 127.0.0.1, stopped    ci: validate   needs a cluster, a GPU or vLLM: parsed
+ci: verdict      as run, where exit status 1 is an answer too
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from optimizer.cli import COMMANDS
 
 PROJECT = Path(__file__).resolve().parents[1]
 README = (PROJECT / "README.md").read_text()
-MARKS = ("setup", "run", "start", "validate")
+MARKS = ("setup", "run", "verdict", "start", "validate")
 BLOCK = re.compile(r"(?:<!-- ci: (?P<mark>[^\n]+?) -->\n)?```bash\n(?P<text>.*?)```", re.DOTALL)
 STARTUP_S = 60
+FAILED_LOG = "kv_too_small.log"
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ def clone(folder: Path) -> Path:
     (folder / "current.yaml").write_text(
         "max-num-seqs: 256\nmax-num-batched-tokens: 4096\ngpu-memory-utilization: 0.9\n"
     )
+    shutil.copy(PROJECT / "tests/diagnosis/logs" / FAILED_LOG, folder / "server.log")
     return folder
 
 
@@ -110,7 +113,8 @@ def run_block(block: Block, cwd: Path) -> None:
     done = subprocess.run(
         command, cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, f"{block.text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    able = (0, 1) if block.mark == "verdict" else (0,)
+    assert done.returncode in able, f"{block.text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     assert done.stdout.strip() or ">" in block.text, f"printed nothing: {block.text}"
 
 
@@ -152,7 +156,7 @@ def answers(process: subprocess.Popen[bytes], port: int) -> bool:
 def test_every_command_works_as_written(tmp_path: Path) -> None:
     cwd = clone(tmp_path)
     for block in BLOCKS:
-        if block.mark == "run":
+        if block.mark in ("run", "verdict"):
             run_block(block, cwd)
         elif block.mark == "start":
             start_block(block, cwd)

@@ -1,6 +1,7 @@
 """A client process: takes its share from standard input, says what it does on standard output, dies with its parent.
 
-Input: one pickled Share, length first; then lines of JSON, {"start": time} or {"cancel": reason}. End of file ends
+Input: one pickled Share, length first; then lines of JSON, {"start": time}, {"cancel": reason} or
+{"release": true}. End of file ends
 the process at once. Output: lines of JSON, {"ready": true}, {"count": {...}}; at last {"result": bytes} and a pickle.
 """
 
@@ -129,6 +130,8 @@ async def replay(share: Share, channel: Channel) -> None:
             start.set_result(message["start"])
         elif "cancel" in message:
             load.cut(message["cancel"])
+        elif "release" in message:
+            load.release()
 
     channel.listen(take)
     gc.collect()

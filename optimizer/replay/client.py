@@ -5,6 +5,7 @@ Nothing here holds requests back: every row is sent when the trace says so, howe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
@@ -38,6 +39,8 @@ class Progress:
     n_finished: int
     n_failed: int
     n_open: int
+    n_measured_over: int
+    """Of the measured rows: answered or failed."""
     n_messages: int
     last_message_monotonic_s: float | None
     has_begun: bool
@@ -71,14 +74,13 @@ class Replay:
         check_keys(plan)
         self._plan = plan
         self._processes: list[ClientProcess] = []
-        try:
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(self.close)
             for index in range(plan.n_processes):
                 self._processes.append(ClientProcess(Share(plan, index)))
             self._wait_ready(REAL_CLOCK.now_s() + READY_WITHIN_S)
             self._start_s = self._start()
-        except BaseException:
-            self.close()
-            raise
+            on_failure.pop_all()
 
     def __enter__(self) -> Replay:
         return self
@@ -108,6 +110,7 @@ class Replay:
             n_finished=sum(c.n_finished for c in counts),
             n_failed=sum(c.n_failed for c in counts),
             n_open=sum(c.n_open for c in counts),
+            n_measured_over=sum(c.n_measured_over for c in counts),
             n_messages=sum(c.n_messages for c in counts),
             last_message_monotonic_s=max(last, default=None),
             has_begun=not arrivals_s.size or now_s >= float(arrivals_s[0]),
@@ -123,6 +126,12 @@ class Replay:
         """Cut everything in flight, within a second; what was measured so far comes back. Nothing happens when over."""
         for process in self._processes:
             process.tell(cancel=reason)
+
+    def release(self) -> None:
+        """Cut the warm-up rows that outlast the measured ones; nothing happens while a measured one is open."""
+        if self.progress().n_measured_over >= len(self._plan.trace) - self._plan.n_warmup > 0:
+            for process in self._processes:
+                process.tell(release=True)
 
     def result(self, timeout_s: float | None = None) -> ReplayResult:
         """Wait for the end. Raises TimeoutError if it has not come by then, EngineFailed if a process died or hangs."""

@@ -22,7 +22,7 @@ CONNECT_WITHIN_S = 30.0
 """A server that accepts nothing for so long does not serve."""
 
 
-class StampedHandler(ResponseHandler):
+class StampedStream(ResponseHandler):
     """Hands bytes over the moment they arrive, with the time: no task has to wake up for each message.
 
     A coroutine would run after every socket of this turn was read, and cost as much as the reading itself."""
@@ -62,7 +62,7 @@ class StampedResponse(aiohttp.ClientResponse):
                 feed(data, now_s)
 
         take(REAL_CLOCK.now_s())
-        if not isinstance(handler, StampedHandler):  # an aiohttp that does not take ours
+        if not isinstance(handler, StampedStream):  # an aiohttp that does not take ours
             while data := await content.readany():
                 feed(data, REAL_CLOCK.now_s())
             return
@@ -78,7 +78,7 @@ def open_session(trace: aiohttp.TraceConfig, *, is_kept_alive: bool) -> aiohttp.
     """A session without any limit of its own. Must be called inside the event loop."""
     how: dict[str, Any] = {"keepalive_timeout": KEEP_ALIVE_S} if is_kept_alive else {"force_close": True}
     connector = aiohttp.TCPConnector(limit=0, limit_per_host=0, **how)
-    factory: Any = partial(StampedHandler, loop=connector._loop)
+    factory: Any = partial(StampedStream, loop=connector._loop)
     connector._factory = factory
     return aiohttp.ClientSession(
         connector=connector,

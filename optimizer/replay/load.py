@@ -94,6 +94,13 @@ class Load:
         for task in (*self._tasks, *filter(None, [self._sender])):
             task.cancel()
 
+    def release(self) -> None:
+        """Every process's measured rows are over: what warm-up rows are still open (a neighbour's queue) end now."""
+        if self._cut_s is None and not self._is_over:
+            self._cut_failure = cancelled("the measured requests are over")
+            for task in self._tasks:
+                task.cancel()
+
     async def _drain(self) -> None:
         """Wait until everything is sent and answered, or cut."""
         assert self._sender is not None
@@ -211,6 +218,7 @@ class Load:
         exchange.end_s = float(answer.times_s[-1]) if own is None else REAL_CLOCK.now_s()
         exchange.prompt_tokens, exchange.cached_prompt_tokens = answer.prompt_tokens, answer.cached_prompt_tokens
         self.count.n_finished += exchange.failure is None
+        self.count.n_measured_over += exchange.row >= self._plan.n_warmup
         self.count.n_failed += exchange.failure is not None
 
     def _wrong_prompt(self, row: int, answer: Answer) -> str | None:

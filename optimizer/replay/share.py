@@ -37,6 +37,8 @@ class Count:
     n_finished: int = 0
     n_failed: int = 0
     n_open: int = 0
+    n_measured_over: int = 0
+    """Measured rows that are answered or have failed."""
     n_messages: int = 0
     last_message_s: float | None = None
     """CLOCK_MONOTONIC."""

@@ -5,6 +5,7 @@ A boot takes half a minute: tests of one set of flags share the server, and star
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,11 +60,10 @@ def served(install: VllmInstall, tiny_model: Path, tmp_path_factory: pytest.Temp
     spec = ServerSpec("shared", str(tiny_model), SMALL, install, tmp_path_factory.mktemp("server"))
     with start_lock(()):
         server = Server(spec)
-        try:
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(server.stop)
             boot = server.wait_until_ready()
-        except BaseException:
-            server.stop()
-            raise
+            on_failure.pop_all()
     try:
         yield Served(server, boot)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -58,11 +59,10 @@ def start(install: VllmInstall, model: Path, folder: Path) -> Server:
 def ready(install: VllmInstall, tiny_model: Path, tmp_path: Path) -> Iterator[Server]:
     with start_lock(()):
         server = start(install, tiny_model, tmp_path)
-        try:
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(server.stop)
             server.wait_until_ready()
-        except BaseException:
-            server.stop()
-            raise
+            on_failure.pop_all()
     yield server
     server.stop()
 

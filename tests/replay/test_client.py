@@ -2,51 +2,18 @@
 
 import asyncio
 import json
-import os
 import resource
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
-from objectives.measurement import RequestRecord
-from optimizer.errors import EngineFailed, UserError
-from optimizer.identity import ROOT
-from optimizer.replay.client import Replay, ReplayResult
-from optimizer.replay.plan import ReplayPlan
+from optimizer.errors import UserError
+from optimizer.replay.client import Replay
+from tests.replay.replaying import against, endless, replayed, wait_for
 from tests.replay.streaming_peer import DONE, Peer, Request, Script, answer, event, message, total, whole
 from tests.replay.traces import plan_of, target_of, trace_of
-
-
-@pytest.fixture
-def peer() -> Iterator[Peer]:
-    with Peer() as running:
-        yield running
-
-
-def replayed(plan: ReplayPlan) -> ReplayResult:
-    with Replay(plan) as replay:
-        return replay.result(60)
-
-
-def against(script: Script, trace: Any = None, **more: Any) -> ReplayResult:
-    with Peer(script) as peer:
-        return replayed(plan_of(trace or trace_of([0.0]), target_of(peer.url), **more))
-
-
-def wait_for(is_so: Callable[[], bool], within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_every_row_is_sent_in_time_and_answered_whole(peer: Peer) -> None:
@@ -217,13 +184,6 @@ def test_nobody_listens() -> None:
     )
 
 
-async def endless(request: Request) -> None:
-    request.begin()
-    for i in range(1, 10_000):
-        request.write(message(i, request.n_prompt))
-        await asyncio.sleep(0.01)
-
-
 def test_the_time_limit_cuts_what_is_open_and_what_was_not_sent() -> None:
     result = against(endless, trace_of([0.0, 0.1, 50.0], output=20_000), time_limit_s=0.6)
     assert [r.failure for r in result.records] == ["timeout"] * 3
@@ -374,97 +334,18 @@ def test_an_empty_trace_is_over_at_once(peer: Peer) -> None:
     assert result.records == () and result.end_s == 0.0 and result.client.send_lag_p99_ms is None
 
 
-def gone(pids: tuple[int, ...]) -> bool:
-    return not any(psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE for p in pids)
+def test_warmup_rows_that_outlast_the_measured_ones_can_be_let_go() -> None:
+    """A neighbour's queue is sent as warm-up rows: nobody waits for its end, and it is no failure of the load."""
 
+    async def script(request: Request) -> None:
+        await (endless(request) if request.body["max_tokens"] > 100 else answer(request))
 
-def test_leaving_ends_every_process(peer: Peer) -> None:
-    with pytest.raises(KeyError), Replay(plan_of(trace_of([60.0]), target_of(peer.url), n_processes=2)) as replay:
-        pids = replay.pids
-        assert len(set(pids)) == 2 and all(os.getsid(pid) == pid for pid in pids)
-        raise KeyError
-    assert gone(pids)
-    replay.close()
-
-
-def test_a_client_that_dies_is_nobodys_configuration() -> None:
-    with (
-        Peer(endless) as peer,
-        Replay(plan_of(trace_of([0.0] * 4, output=9999), target_of(peer.url), n_processes=2)) as replay,
-    ):
-        wait_for(lambda: replay.progress().n_answered == 4)
-        os.kill(replay.pids[1], signal.SIGKILL)
-        with pytest.raises(EngineFailed, match=r"client process \(pid \d+\) ended with signal 9") as caught:
-            replay.result(20)
-        assert replay.is_over() and caught.value.kind == "client" and not caught.value.is_config_fault
-
-
-def test_a_client_that_cannot_start_says_why(peer: Peer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "aiohttp.py").write_text("raise ImportError('broken on purpose')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(EngineFailed, match="broken on purpose"):
-        Replay(plan_of(trace_of([0.0]), target_of(peer.url)))
-
-
-def test_a_stray_optimizer_folder_is_not_what_runs(peer: Peer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "optimizer").mkdir()
-    (tmp_path / "optimizer" / "__init__.py").write_text("raise SystemExit('the wrong optimizer')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    assert [r.failure for r in replayed(plan_of(trace_of([0.0]), target_of(peer.url))).records] == [None]
-
-
-OWNER = """
-import sys, time; sys.path.insert(0, {root!r})
-from optimizer.replay.client import Replay
-from tests.replay.traces import plan_of, target_of, trace_of
-if __name__ == "__main__":
-    replay = Replay(plan_of(trace_of([0.0] * 8, output=9999), target_of({url!r}), n_processes=2))
-    while replay.progress().n_answered < 8:
-        time.sleep(0.01)
-    print(*replay.pids, flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_clients_die_with_their_owner(number: signal.Signals) -> None:
-    with Peer(endless) as peer:
-        code = OWNER.format(root=str(ROOT), url=peer.url)
-        owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        assert owner.stdout is not None
-        with owner.stdout:
-            pids = tuple(map(int, owner.stdout.readline().split()))
-            assert len(pids) == 2 and not gone(pids)
-            owner.send_signal(number)
-            owner.wait()
-        wait_for(lambda: gone(pids), 5.0)
-        wait_for(lambda: all(q.gone_s is not None for q in peer.requests), 5.0)
-
-
-def test_a_replay_survives_the_thread_that_started_it(peer: Peer) -> None:
-    """The kernel's word of a parent's death comes when its *thread* ends."""
-    import threading
-
-    started: list[Replay] = []
-    plan = plan_of(trace_of([0.0, 1.0]), target_of(peer.url))
-    thread = threading.Thread(target=lambda: started.append(Replay(plan)))
-    thread.start()
-    thread.join()
-    with started[0] as replay:
-        assert [r.failure for r in replay.result(30).records] == [None, None]
-
-
-def test_the_client_is_light() -> None:
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import optimizer.replay.child; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert not {"pandas", "optuna", "ray", "plotly", "rich", "psutil", "vllm", "torch"} & set(loaded)
-
-
-def test_records_are_sound(peer: Peer) -> None:
-    result = replayed(plan_of(trace_of(np.linspace(0, 0.3, 10)), target_of(peer.url), cores=(0,)))
-    for record in result.records:
-        assert isinstance(record, RequestRecord) and (np.diff(record.token_times_s) >= 0).all()
-    assert result.client.read_lag_p99_ms is not None and result.client.cores is not None
+    trace = trace_of([-0.1, -0.1, 0.0, 0.1], output=[9999, 9999, 5, 5])
+    with Peer(script) as peer, Replay(plan_of(trace, target_of(peer.url), n_warmup=2, n_processes=2)) as replay:
+        replay.release()
+        wait_for(lambda: replay.progress().n_measured_over == 2)
+        assert not replay.is_over()
+        replay.release()
+        result = replay.result(10)
+    assert [r.failure for r in result.records] == [None, None] and result.cut_reason is None
+    assert sum(result.warmup_failures.values()) == 2

@@ -97,7 +97,10 @@ def test_the_profiles_card_gives_way_to_what_is_there(tmp_path: Path) -> None:
     [
         ({"device": HOST, "gpu": "A100-80"}, "--gpu A100-80: the engine runs on what is here, CPU; leave --gpu out"),
         ({"device": find_gpu("L4-24"), "gpu": "A100-80"}, "--gpu A100-80: the engine runs on what is here, L4-24"),
-        ({"device": HOST, "sharing": "mps"}, "--gpu-sharing mps: servers on a CPU share its cores (time-slice), or have"),
+        (
+            {"device": HOST, "sharing": "mps"},
+            "--gpu-sharing mps: servers on a CPU share its cores (time-slice), or have",
+        ),
         ({"sharing": "mig"}, "--gpu-sharing mig is not simulated"),
     ],
 )

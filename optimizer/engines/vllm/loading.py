@@ -30,6 +30,7 @@ from optimizer.replay.plan import ReplayPlan, Target
 LOOK_EVERY_S = 0.2
 DRAIN_WITHIN_S = 20.0
 """What servers get to finish or abort what is still running when the client is done."""
+CANCELLED_WITHIN_S = 5.0
 DYING_S = 15.0
 """From the engine's death to the end of its front (vLLM 0.32 stops itself within about 5 s)."""
 MESSAGES_PER_S_AND_STREAM = 50.0
@@ -72,7 +73,7 @@ def drive(
         )
         watch.start()
         try:
-            _see_through(replay, watch, context)
+            _see_through(replay, watch, context, len(plan.trace) - plan.n_warmup)
             result = replay.result()
             _drain(context.endpoints)
         finally:
@@ -100,19 +101,36 @@ def _replay_plan(
     )
 
 
-def _see_through(replay: Replay, watch: Watch, context: LoadContext) -> None:
-    """Until the replay is over. Raises EngineFailed as soon as a server is dead or frozen."""
+def _see_through(replay: Replay, watch: Watch, context: LoadContext, n_measured: int) -> None:
+    """Until the replay is over; warm-up rows that outlast the measured ones are not waited for.
+
+    Raises EngineFailed as soon as a server is dead or frozen."""
     while not replay.is_over():
         time.sleep(LOOK_EVERY_S)
-        failure = next((f for e in context.endpoints if (f := e.failure()) is not None), None)
-        if failure is not None:
-            replay.cancel("a server died")
-            raise failure
         seen = replay.progress()
-        hang = watch.hang(seen.n_open, seen.last_message_monotonic_s)
-        if hang is not None:
-            replay.cancel("a server hangs")
-            raise context.judge_hang(hang)
+        if seen.n_measured_over >= n_measured:
+            replay.release()
+        failure = next((f for e in context.endpoints if (f := e.failure()) is not None), None)
+        if failure is None and (hang := watch.hang(seen.n_open, seen.last_message_monotonic_s)) is not None:
+            failure = context.judge_hang(hang)
+        if failure is not None:
+            raise _with_in_flight(failure, replay)
+
+
+def _with_in_flight(failure: EngineFailed, replay: Replay) -> EngineFailed:
+    """The failure with what was being served when it came: a single request may be what did it."""
+    at_s = replay.progress().time_s
+    replay.cancel("the server is gone")
+    try:
+        records = replay.result(CANCELLED_WITHIN_S).records
+    except (TimeoutError, EngineFailed):
+        return failure
+    cut = [r for r in records if r.failure and r.sent_s <= at_s and not r.is_finished]
+    if cut:
+        largest = max(cut, key=lambda r: r.prompt_tokens + r.asked_output_tokens)
+        sizes = f"the largest of {largest.prompt_tokens} + {largest.asked_output_tokens} tokens"
+        failure.evidence += (f"{at_s:.1f} s into the load, {len(cut)} measured requests unanswered, {sizes}",)
+    return failure
 
 
 def _drain(endpoints: Sequence[Endpoint]) -> None:

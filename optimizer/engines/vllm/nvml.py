@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +38,8 @@ class DeviceMemory:
 
 def load_nvml() -> Any:
     """The pynvml module, initialised. Raises Unavailable where there is no driver or it does not answer."""
-    nvml = importlib.import_module("pynvml")
+    import pynvml as nvml
+
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
