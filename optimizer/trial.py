@@ -23,6 +23,10 @@ LOAD_ORDER: tuple[Load, ...] = ("steady", "stress", "saturation")
 """First stable, then fast: what would rule a configuration out is replayed before what would rank it."""
 
 
+CLIENT = "client"
+"""Kind of a Broken outcome whose load generator did not keep up."""
+
+
 @dataclass(frozen=True)
 class StopRule:
     """Bounds beyond which the rest of a trial cannot make it good; it is stopped and told as such."""
@@ -128,13 +132,18 @@ def run_trial(plan: TrialPlan, engine: Engine, clock: Clock = REAL_CLOCK) -> Out
         outcome = Broken(cause=one_line(error))
     finally:
         with _noted(log):
-            if not (isinstance(outcome, Measured | Stopped) and engine.holds(plan.placement)):
+            if not (are_servers_fine(outcome) and engine.holds(plan.placement)):
                 engine.stop()
             log.texts = dict(engine.logs())
     if log.stop_failure and isinstance(outcome, Measured):
         outcome = replace(outcome, findings=(*outcome.findings, log.stop_failure))
     seconds, wall_s = dict(log.seconds), clock.now_s() - log.begin_s
     return replace(outcome, engine_seconds=seconds, wall_s=wall_s, boot=log.boot, logs=log.texts)
+
+
+def are_servers_fine(outcome: Outcome | None) -> bool:
+    """After what they may serve the next run: they did their part, even where the client did not do its own."""
+    return isinstance(outcome, Measured | Stopped) or (isinstance(outcome, Broken) and outcome.kind == CLIENT)
 
 
 class _Log:
@@ -184,7 +193,7 @@ def _run(plan: TrialPlan, engine: Engine, log: _Log) -> Outcome:
     for n_done, load in enumerate(loads, start=1):
         phase = _replay(load, engine, log)
         if phase.client is not None and phase.client.fault is not None:
-            return Broken(cause=f"{load.load}: {one_line(phase.client.fault)}", kind="client")
+            return Broken(cause=f"{load.load}: {one_line(phase.client.fault)}", kind=CLIENT)
         measurement = replace(measurement, phases={**measurement.phases, load.load: phase})
         stopped = _stop(plan.stop_rule, phase, measurement) if n_done < len(loads) else None
         if stopped is not None:

@@ -15,7 +15,7 @@ from optimizer.cluster.plan_queue import key_of
 from optimizer.cluster.worker import SlotWorker
 from optimizer.engines.build import EngineSpec
 from optimizer.errors import OptimizerError, Unavailable
-from optimizer.trial import Broken, Measured, Stopped, TrialPlan
+from optimizer.trial import Broken, TrialPlan, are_servers_fine
 
 Stage = Literal["absent", "badge", "prepare", "idle", "run", "retired"]
 START_WITHIN_S = 90.0
@@ -103,7 +103,7 @@ class Slot:
         finished = Finished(self._plan, pickle.loads(value))
         self._n_losses, self._plan = 0, None
         self._await("idle", None)
-        if not isinstance(finished.outcome, Measured | Stopped):
+        if not are_servers_fine(finished.outcome):
             self.key = ""
         if (unfit := self._fitness.judge(finished.outcome)) is not None:
             self.retire(unfit)

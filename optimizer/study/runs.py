@@ -15,7 +15,7 @@ from dataclasses import replace
 from optimizer.cluster.executor import NO_SLOT, Executor, NoSlotLeft
 from optimizer.study.events import Listener, Notice, RunFinished
 from optimizer.study.folder import StudyFolder
-from optimizer.trial import Broken, Outcome, TrialPlan
+from optimizer.trial import Broken, Outcome, TrialPlan, are_servers_fine
 
 MAX_RETRIES = 2
 """A Broken run is repeated this often before it counts as lost."""
@@ -97,7 +97,7 @@ class Runs:
         if outcome.kind not in NOT_ITS_TURN and n_tries >= RETRIES.get(outcome.kind, MAX_RETRIES):
             return False
         delay_s = self._pause_s * PAUSE_FACTOR**n_tries if outcome.kind in PASSING else 0.0
-        self._executor.submit(replace(plan, run=plan.run + RETRY_STEP, is_fresh=True), delay_s)
+        self._executor.submit(replace(plan, run=plan.run + RETRY_STEP, is_fresh=not are_servers_fine(outcome)), delay_s)
         return True
 
     def check_slots(self) -> None:
