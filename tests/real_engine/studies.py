@@ -13,7 +13,7 @@ import psutil
 from tests.small_study import environment
 
 MODULE = (sys.executable, "-m")
-FEW = ("--smoke", "--n-trials", "2", "--set", "enforce_eager=true", "--set", "block_size=32")
+FEW = ("--smoke", "--set", "enforce_eager=true", "--set", "block_size=32")
 
 
 def write_trace(path: Path, n: int = 700) -> Path:

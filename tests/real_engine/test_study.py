@@ -22,8 +22,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(folder: Path, tiny_model: Path, vllm_python: str) -> subprocess.CompletedProcess[str]:
-    """One study for the whole module: two trials, the picks measured again, at other rates and as text."""
-    arguments = study_arguments(tiny_model, vllm_python, Path("light.csv"), "--workers", "0", "--confirm", "pick")
+    """One study for the whole module: a few trials. What comes after a search, `test_study_killed` shows."""
+    more = ("--n-trials", "3", "--workers", "0", "--confirm", "none")
+    arguments = study_arguments(tiny_model, vllm_python, Path("light.csv"), *more)
     return run(folder, "optimizer.run", *arguments, timeout_s=1200)
 
 
@@ -34,12 +35,11 @@ def test_it_ends_with_a_measured_front(done: subprocess.CompletedProcess[str], f
     front = json.loads((folder / "studies/s/front/front.json").read_text())
     assert front["meta"]["is_simulated"] is False and front["meta"]["engine"].startswith("vLLM 0.32")
     assert front["members"]
-    assert any(m["is_confirmed"] or m["note"] for m in front["members"] if m["picks"])
+    assert sorted(t["trial"] for t in [*front["members"], *front["others"]]) == [0, 1, 2]
 
 
 def test_its_tails_say_what_they_are(done: subprocess.CompletedProcess[str]) -> None:
     assert "max of 60" in done.stdout and "its figures decide nothing" in done.stdout
-    assert "the picks as text, through the chat endpoint" in done.stdout
 
 
 def test_every_trial_is_recorded_with_what_ran(done: subprocess.CompletedProcess[str], folder: Path) -> None:

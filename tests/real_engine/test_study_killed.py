@@ -15,6 +15,9 @@ from tests.real_engine.studies import descendants, seconds_until_gone, start, st
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.xdist_group("vllm"), pytest.mark.timeout(1200)]
 
 
+MORE = ("--n-trials", "1", "--workers", "1", "--confirm", "pick")
+
+
 def servers_of(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [p for p in processes if p.is_running() and "VLLM" in p.name()]
 
@@ -22,9 +25,10 @@ def servers_of(processes: list[psutil.Process]) -> list[psutil.Process]:
 def test_a_killed_driver_and_a_killed_worker(  # cases PROC-01, PROC-04
     tmp_path: Path, tiny_model: Path, vllm_python: str
 ) -> None:
-    """First the driver, while its server works; then, resumed, the Ray worker: the study still ends with its trials."""
+    """First the driver, while its server works; then, resumed, the Ray worker: the study still ends with its trial, its
+    pick measured again on other traffic, at other rates and as text."""
     write_trace(tmp_path / "light.csv")
-    arguments = study_arguments(tiny_model, vllm_python, Path("light.csv"), "--workers", "1", "--confirm", "none")
+    arguments = study_arguments(tiny_model, vllm_python, Path("light.csv"), *MORE)
     driver = start(tmp_path, "optimizer.run", *arguments)
     events = tmp_path / "studies/s/events.jsonl"
     wait_for('"RunFinished"', events, driver)
@@ -46,4 +50,8 @@ def test_a_killed_driver_and_a_killed_worker(  # cases PROC-01, PROC-04
     ).read_text()
     assert kept <= {p.name for p in (tmp_path / "studies/s/runs").iterdir()}, "what was recorded is kept"
     finished = [json.loads(line) for line in events.read_text().splitlines() if '"TrialFinished"' in line]
-    assert sorted(e["trial"] for e in finished) == [0, 1] and {e["state"] for e in finished} == {"measured"}
+    assert sorted(e["trial"] for e in finished) == [0] and {e["state"] for e in finished} == {"measured"}
+    out = (tmp_path / "out.txt").read_text()
+    assert "the picks as text, through the chat endpoint" in out
+    (member,) = json.loads((tmp_path / "studies/s/front/front.json").read_text())["members"]
+    assert member["is_confirmed"] or member["note"]

@@ -13,6 +13,8 @@ from optimizer.engines.engine import LoadPlan
 from optimizer.engines.vllm.watch import WatchLog
 from optimizer.replay.client import ReplayResult
 
+COUNTED_FROM_S = 0.25
+"""The reading that falls on time 0 is stamped when its answer came, a little later."""
 FULL_SHARE = 0.95
 """A running set this near to the most that ever ran counts as full: requests end and start all the time."""
 
@@ -41,7 +43,7 @@ def phase_of(
         counted_until_s=window.until_s,
         end_s=result.end_s,
         samples=log.samples,
-        counters=log.counters(),
+        counters=log.counters(COUNTED_FROM_S),
         min_free_memory_bytes=log.min_free_bytes,
         was_running_set_full=window.was_full,
         cut_reason=result.cut_reason,
