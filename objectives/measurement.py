@@ -195,6 +195,8 @@ class PhaseMeasurement:
     """None on the simulator, which has no client."""
     notes: tuple[str, ...] = ()
     """What the machine's data say about these figures, for people."""
+    disturbances: tuple[str, ...] = ()
+    """The part of the notes that says the machine was not itself (throttled, shared): worth measuring again, once."""
 
     @property
     def tenants(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from optimizer.cluster.executor import NO_SLOT, Executor, NoSlotLeft
 from optimizer.study.events import Listener, Notice, RunFinished
 from optimizer.study.folder import StudyFolder
-from optimizer.trial import Broken, Outcome, TrialPlan, are_servers_fine
+from optimizer.trial import Broken, Measured, Outcome, TrialPlan, are_servers_fine
 
 MAX_RETRIES = 2
 """A Broken run is repeated this often before it counts as lost."""
@@ -87,11 +87,16 @@ class Runs:
         return None if isinstance(outcome, Broken) else outcome
 
     def retry(self, plan: TrialPlan, outcome: Outcome) -> bool:
-        """Submit a Broken run once more while it has tries left; False if the outcome stands.
+        """Submit a Broken run once more while it has tries left, and one that the machine disturbed a single time;
+        False if the outcome stands. A machine that is always disturbed has to be lived with, and the figures say so.
 
         Raises NoSlotLeft when no slot is left to run it: the trial then stays open, for a resume."""
         self._tell_lost_slots()
         n_tries = plan.run // RETRY_STEP
+        if isinstance(outcome, Measured) and n_tries == 0 and (disturbances := _disturbances(outcome)):
+            self._listener(Notice(f"measured again: {disturbances[0]}"))
+            self._executor.submit(replace(plan, run=plan.run + RETRY_STEP), self._pause_s)
+            return True
         if not isinstance(outcome, Broken):
             return False
         if outcome.kind not in NOT_ITS_TURN and n_tries >= RETRIES.get(outcome.kind, MAX_RETRIES):
@@ -119,3 +124,8 @@ class Runs:
         first = replace(plan, run=plan.run % RETRY_STEP)
         self._folder.save_outcome(first, outcome)
         return outcome
+
+
+def _disturbances(outcome: Measured) -> list[str]:
+    """What the machine did that a configuration cannot be held to: throttling, strangers on the card."""
+    return [text for phase in outcome.measurement.phases.values() for text in phase.disturbances]

@@ -67,7 +67,7 @@ def _pack_phase(phase: PhaseMeasurement) -> tuple[dict[str, Any], Columns]:
     instances, instance = coded(s.instance for s in samples)
     texts = {name: getattr(phase, name) for name in _PHASE_FIELDS}
     texts |= {"tenants": tenants, "failures": failures, "instances": instances, "counters": _counters(phase.counters)}
-    texts["notes"] = list(phase.notes)
+    texts["notes"], texts["disturbances"] = list(phase.notes), list(phase.disturbances)
     columns: Columns = {"tenant": tenant, "failure": failure, "sample_instance": instance}
     for name, kind in (("request_id", np.int64), ("prompt_tokens", np.int64), ("asked_output_tokens", np.int64),
                        ("scheduled_s", np.float64), ("sent_s", np.float64)):  # fmt: skip
@@ -107,6 +107,7 @@ def _unpack_phase(texts: dict[str, Any], columns: Mapping[str, NDArray[Any]]) ->
         **{name: texts[name] for name in _PHASE_FIELDS},
         **unpack_machine(texts, columns),
         notes=tuple(texts.get("notes", ())),
+        disturbances=tuple(texts.get("disturbances", ())),
     )
 
 

@@ -141,3 +141,18 @@ def test_without_a_slot_left_the_study_ends_in_one_line_and_its_trial_stays_open
     assert made.folder.runs_of(0) == {}, "nothing is told, so that a resume runs it again"
     told = [e.text for e in made.events if isinstance(e, Notice)]
     assert told == ["given up: its device is quarantined: quarantine (boot): port 8000 is taken"]
+
+
+def test_a_run_that_the_machine_disturbed_is_measured_once_more(setup: Setup, tmp_path: Path) -> None:  # case GPU-04
+    made = bench(tmp_path, setup)
+    first = plan(setup)
+    outcome = made.runs.carry_out([first], "search")[0]
+    assert isinstance(outcome, Measured) and not made.runs.retry(first, outcome)
+    phases = {
+        load: replace(phase, disturbances=("throttled: SW thermal slowdown",))
+        for load, phase in outcome.measurement.phases.items()
+    }
+    disturbed = replace(outcome, measurement=replace(outcome.measurement, phases=phases))
+    assert made.runs.retry(first, disturbed)
+    assert "throttled" in next(e.text for e in made.events if isinstance(e, Notice) and "again" in e.text)
+    assert not made.runs.retry(replace(first, run=first.run + RETRY_STEP), disturbed), "then it is lived with"

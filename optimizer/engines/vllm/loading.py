@@ -151,8 +151,9 @@ def _judged(plan: LoadPlan, result: ReplayResult, log: WatchLog, context: LoadCo
     fault = _death(result, context.endpoints) or fault_of(phase, plan)
     if fault is not None:
         raise fault
-    notes = [f.text for f in findings_of(phase, plan, context.kv_tokens)]
-    return replace(phase, notes=tuple(notes))
+    found = findings_of(phase, plan, context.kv_tokens)
+    disturbed = tuple(f.text for f in found if f.severity == "disturbed")
+    return replace(phase, notes=tuple(f.text for f in found), disturbances=disturbed)
 
 
 def most_running(plan: LoadPlan, endpoints: Sequence[Endpoint]) -> int | None:
