@@ -8,7 +8,8 @@ a JSON array of such objects.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,16 @@ from optimizer.workload.lines import OVERLONG, is_content, line_blocks, open_tex
 from optimizer.workload.reading import Head, Reading, ReadOptions, TimeUnit
 from optimizer.workload.rows import RowBuilder
 
+NESTED = ("params", "sampling_params")
+"""Keys under which a row keeps its sampling parameters, where they do not lie beside the lengths."""
+COSTLY = frozenset(
+    {
+        "logprobs", "prompt_logprobs", "top_logprobs", "n", "best_of", "images", "image", "videos", "audio",
+        "guided_json", "response_format", "structured_outputs", "tools",
+    }
+)  # fmt: skip
+"""Parameters of a request that cost memory or time and are not replayed: a configuration that never met them may die of
+the first one (prompt log-probabilities materialise prompt x vocabulary logits)."""
 MAX_ARRAY_CHARS = 64 << 20
 """A JSON array is parsed whole; a larger one is refused with the command that turns it into lines."""
 
@@ -41,11 +52,11 @@ class MooncakeReader:
         if elements is not None:
             rows.add(list(range(1, len(elements) + 1)), elements, lambda i: json.dumps(elements[i])[:200])
             told = ("the file is one JSON array, not JSON lines: rows are numbered by element",)
-            return rows.builder.finish(_UNIT_BY_BLOCK, told)
+            return rows.builder.finish(_UNIT_BY_BLOCK, (*told, *rows.not_replayed()))
         with open_text(path) as text:
             for number, lines in line_blocks(text):
                 rows.parse(number, lines)
-        return rows.builder.finish(_UNIT_BY_BLOCK)
+        return rows.builder.finish(_UNIT_BY_BLOCK, rows.not_replayed())
 
 
 def _whole_array(path: Path) -> list[Any] | None:
@@ -71,6 +82,14 @@ class _JsonRows:
         self.builder = builder
         self._schemas: dict[tuple[str, ...], Fields] = {}
         self._first: Fields | None = None
+        self._costly: Counter[str] = Counter()
+
+    def not_replayed(self) -> tuple[str, ...]:
+        """One line on the sampling parameters that the rows carry and the replay does not."""
+        if not self._costly:
+            return ()
+        shown = ", ".join(f"{name} ({n:,} rows)" for name, n in self._costly.most_common())
+        return (f"params not replayed: {shown}; what they cost in memory and time is in no figure",)
 
     def parse(self, number: int, lines: list[str]) -> None:
         numbers, values, texts = [], [], []
@@ -104,6 +123,7 @@ class _JsonRows:
         """Append the value's cells; or say why it is no row."""
         if not isinstance(value, dict):
             return f"not a JSON object but {_JSON_NAMES.get(type(value), 'a number')}"
+        self._costly.update(name for name in _parameters(value) if name in COSTLY)
         fields = self._fields_of(tuple(value))
         if not fields.missing:
             self._first = self._first or fields
@@ -121,6 +141,13 @@ class _JsonRows:
                 self._schemas.clear()
             fields = self._schemas[keys] = find_fields(keys)
         return fields
+
+
+def _parameters(row: dict[str, Any]) -> Iterator[str]:
+    """Names of what a row asks for, in it or in its own mapping; what is off (None, 0, false) is not asked for."""
+    for own in (row, *(row.get(key) for key in NESTED)):
+        if isinstance(own, dict):
+            yield from (str(name) for name, value in own.items() if value and not (name == "n" and value == 1))
 
 
 _JSON_NAMES: dict[type, str] = {list: "a list", str: "a string", bool: "a truth value", type(None): "null"}
