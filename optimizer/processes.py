@@ -26,9 +26,10 @@ HAS_PROC = os.path.exists("/proc/self/stat")
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """False for a zombie too: it holds neither memory nor a GPU."""
+    """False for a zombie too: it holds neither memory nor a GPU. Unless only its main thread has ended: the kernel
+    calls that a zombie as well, and the other threads run on."""
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return process.is_running() and (process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
     except psutil.Error:
         return False
 
@@ -49,8 +50,9 @@ class Started:
 
     @property
     def is_alive(self) -> bool:
-        """False for a zombie too."""
-        return Started.of(self.pid) == self and any(map(is_alive, existing([self.pid])))
+        """False for a zombie too, and once its main thread has ended."""
+        found = _lineage(self.pid)
+        return found is not None and found.start == self.start and not found.is_zombie
 
     @property
     def may_lead_a_session(self) -> bool:
@@ -63,17 +65,20 @@ class _Lineage:
     parent: int
     session: int
     start: int
+    is_zombie: bool
 
 
 def _lineage(pid: int) -> _Lineage | None:
-    """Parent, session and start of one process, in one read; None if it is gone."""
+    """What the kernel says of one process, in one read; None if it is gone."""
     try:
         if HAS_PROC:
             with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
                 fields = file.read().rpartition(b")")[2].split(maxsplit=20)
-            return _Lineage(int(fields[1]), int(fields[3]), int(fields[19]))  # proc_pid_stat(5): 4, 6 and 22
+            # proc_pid_stat(5): fields 4, 6, 22 and 3
+            return _Lineage(int(fields[1]), int(fields[3]), int(fields[19]), fields[0] in (b"Z", b"X"))
         process = psutil.Process(pid)
-        return _Lineage(process.ppid(), os.getsid(pid), int(process.create_time() * 1000))
+        is_zombie = process.status() == psutil.STATUS_ZOMBIE
+        return _Lineage(process.ppid(), os.getsid(pid), int(process.create_time() * 1000), is_zombie)
     except (OSError, psutil.Error, IndexError, ValueError):
         return None
 

@@ -116,16 +116,22 @@ class Guard:
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         begin_s, look_after_s = time.monotonic(), FIRST_LOOK_AT_MEMORY_S
-        while process.poll() is None and not self._is_owner_gone() and self._grace_s is None:
+        while not self._is_over(process) and not self._is_owner_gone() and self._grace_s is None:
             self._wait(LOOK_EVERY_S)
             if time.monotonic() - begin_s > look_after_s:
-                self._record.note_shared_memory()
+                with contextlib.suppress(OSError):  # a full disk
+                    self._record.note_shared_memory()
                 look_after_s *= 2
-        if self._grace_s is not None and process.poll() is None:
+        if self._grace_s is not None and not self._is_over(process):
             self._stop_in_order(process, self._grace_s)
-        if process.poll() is not None:
+        if self._is_over(process):
             say(exited=process.returncode)
             self._hear_last_words(LAST_WORDS_S if self._grace_s is None else TIDYING_S)
+
+    def _is_over(self, process: subprocess.Popen[bytes]) -> bool:
+        """Also when only its main thread has ended: nobody can wait for such a process, and it serves no more."""
+        server = self._record.server
+        return process.poll() is not None or (server is not None and not server.is_alive)
 
     def _is_owner_gone(self) -> bool:
         """A forked copy of the owner may hold the pipe open: our parent changing tells its death as well."""
@@ -135,7 +141,7 @@ class Guard:
         """SIGTERM to the API server alone: sent to its group, it makes it report the death of its own engine."""
         deadline = time.monotonic() + grace_s
         process.terminate()
-        while process.poll() is None and not self._is_owner_gone() and time.monotonic() < deadline:
+        while not self._is_over(process) and not self._is_owner_gone() and time.monotonic() < deadline:
             self._wait(0.1)
 
     def _hear_last_words(self, within_s: float) -> None:

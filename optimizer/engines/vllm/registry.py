@@ -58,23 +58,26 @@ class ServerRecord:
         return self.family() | {p for p in stamped(STAMP, self.stamp) if p.pid != self.guard.pid}
 
     def end(self, within_s: float = END_WITHIN_S) -> set[psutil.Process]:
-        """SIGKILL all of them, remove what they leave on the machine; the survivors."""
-        shared = self.note_shared_memory()
+        """SIGKILL all of them, then remove what they leave on the machine; the survivors.
+
+        Killing comes before anything that a slow disk could hold up."""
+        mapped = shared_memory_of(self.processes())
         survivors = end_all(self.processes, within_s)
-        remove_shared_memory(shared)
+        remove_shared_memory(mapped | self._noted_shared_memory())
         shutil.rmtree(self.directory, ignore_errors=True)
         return survivors
 
-    def note_shared_memory(self) -> set[Path]:
-        """What they have mapped, now or when this was last asked. Written down, because nobody can tell any more once
-        all of them are killed, and whoever kills them may be killed before it has removed it."""
-        with contextlib.suppress(OSError, ValueError):
-            known = set(map(Path, json.loads(self.path.read_text())["shared"]))
-            found = known | shared_memory_of(self.processes())
-            if found != known:
-                replace(self, shared=tuple(map(str, found))).write()
-            return found
-        return shared_memory_of(self.processes())
+    def note_shared_memory(self) -> None:
+        """Write down what they have mapped by now: once all of them are killed, or their killer, nobody can tell."""
+        known = self._noted_shared_memory()
+        found = known | shared_memory_of(self.family())
+        if found != known:
+            replace(self, shared=tuple(map(str, found))).write()
+
+    def _noted_shared_memory(self) -> set[Path]:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return set(map(Path, json.loads(self.path.read_text())["shared"]))
+        return set()
 
     @property
     def path(self) -> Path:

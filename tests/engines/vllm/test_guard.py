@@ -148,6 +148,23 @@ def test_last_words_of_the_engine_are_kept(tmp_path: Path) -> None:
     guarded.stop(5, 0.1)
 
 
+def test_a_server_that_lost_its_main_thread_is_ended(tmp_path: Path) -> None:
+    """The kernel shows it as a zombie, tells no parent of it, and lets its other threads run on."""
+    text = """
+        import ctypes, threading, time
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        print("up", flush=True)
+        ctypes.CDLL(None).pthread_exit(None)
+    """
+    guarded = start(tmp_path, text=text)
+    wait_for(lambda: guarded.pid is not None)
+    assert guarded.pid is not None
+    server = psutil.Process(guarded.pid)
+    assert guarded.wait(GONE_WITHIN_S) and not is_alive(server)
+    assert guarded.exit_code == -signal.SIGKILL
+    guarded.stop(5, 0.1)
+
+
 def test_a_command_that_cannot_be_started_is_said(tmp_path: Path) -> None:
     guarded = Guarded([str(tmp_path / "no-vllm")], {}, tmp_path / "server.log")
     assert guarded.wait(GONE_WITHIN_S) and "no-vllm" in guarded.failure and not guarded.is_alive
