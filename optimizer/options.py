@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from optimizer.deployment.secrets import is_secret_name, mask
+from optimizer.deployment.vllm_flags import REMOVED
 from optimizer.errors import UserError
 from optimizer.study.confirmation import Scope
 from optimizer.study.setup import SetupOptions
@@ -49,6 +50,8 @@ class SessionOptions:
     """instance -> URL of a server that runs already; the key "" is for every instance that has none of its own"""
     is_attach_insisting: bool = False
     """Measure although requests of others run there."""
+    attach_key_variable: str = ""
+    """NAME of the environment variable with the running server's API key."""
     is_smoke: bool = False
     confirm: Scope | None = None
     """None: `confirmation.scope_of` decides by the engine."""
@@ -96,6 +99,7 @@ def read_options(args: argparse.Namespace) -> SessionOptions:
         vllm_python=_python(args.vllm_python),
         attach=_attach(args),
         is_attach_insisting=args.attach_anyway,
+        attach_key_variable=_key_variable(args),
         is_smoke=args.smoke,
         command=tuple(getattr(args, "command", ())),
         confirm=args.confirm,
@@ -135,7 +139,7 @@ def _python(path: str | None) -> str | None:
     if path is not None and not (Path(path).is_file() and os.access(path, os.X_OK)):
         what = "is no program" if Path(path).exists() else "is not there"
         raise UserError(f"--vllm-python {path}: {what}; give the Python of the environment that has vLLM")
-    return path
+    return path and os.path.abspath(path)  # servers start elsewhere; a link into an environment stays one
 
 
 def _attach(args: argparse.Namespace) -> dict[str, str]:
@@ -156,8 +160,18 @@ def _attach(args: argparse.Namespace) -> dict[str, str]:
     return found
 
 
+def _key_variable(args: argparse.Namespace) -> str:
+    """The key itself never stands on a command line: other users of the machine can read those."""
+    name: str = args.attach_key_variable or ""
+    if name and not args.attach:
+        raise UserError("--attach-key-variable: there is no --attach URL that needs a key")
+    if name and not os.environ.get(name):
+        raise UserError(f"--attach-key-variable {mask(name)}: no environment variable of that name is set")
+    return name
+
+
 def _url(text: str) -> str:
-    """Scheme, host and port, and a path that the API may lie under."""
+    """Scheme, host and port; the API lies at the root."""
     try:
         parts = urlsplit(text.strip())
         port = parts.port
@@ -167,7 +181,9 @@ def _url(text: str) -> str:
         raise UserError(f"--attach {mask(text)}: give http://HOST:PORT, or INSTANCE=http://HOST:PORT")
     if parts.username or parts.password:
         raise UserError("--attach: the URL holds a password, which would be recorded; give it without one")
-    return parts.geturl().rstrip("/").removesuffix("/v1").rstrip("/")
+    if parts.path.rstrip("/") not in ("", "/v1"):
+        raise UserError(f"--attach {text}: the API must lie at the root of the server; give http://HOST:PORT")
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _rate(text: str | None) -> tuple[bool, float | None]:
@@ -222,6 +238,9 @@ def _overrides(args: argparse.Namespace) -> tuple[Override, ...]:
                 raise UserError(
                     f"{flag} {name}: looks like a secret; give it to vLLM in its environment, not to a study"
                 )
+            bare = name.rpartition(".")[2].replace("_", "-")
+            if bare in REMOVED:
+                raise UserError(f"{flag} {name}: was removed in vLLM V1; {REMOVED[bare]}")
             if name.rpartition(".")[2] == "model":
                 raise UserError(f"{flag} {name}: checkpoints are compared with --model-variant NAME=DIR")
     try:

@@ -65,6 +65,9 @@ def _what(g: argparse._ArgumentGroup) -> None:
         metavar="[INSTANCE=]URL",
         help="measure a server that is running; nothing of it is started, stopped or changed",
     )
+    g.add_argument(
+        "--attach-key-variable", metavar="NAME", help="environment variable that holds the running server's API key"
+    )
     g.add_argument("--attach-anyway", action="store_true", help="measure it although requests of others run there")
     g.add_argument(
         "--gpus-per-server",

@@ -198,7 +198,7 @@ def _run(plan: TrialPlan, engine: Engine, log: _Log) -> Outcome:
         stopped = _stop(plan.stop_rule, phase, measurement) if n_done < len(loads) else None
         if stopped is not None:
             return stopped
-    return Measured(measurement=measurement, findings=caveats(measurement))
+    return Measured(measurement=measurement, findings=(*caveats(measurement), *log.boot.facts.get("warnings", ())))
 
 
 def _replay(load: LoadPlan, engine: Engine, log: _Log) -> PhaseMeasurement:

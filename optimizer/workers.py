@@ -16,6 +16,7 @@ from optimizer.engines.build import AttachedEngineSpec, EngineSpec, RealEngineSp
 from optimizer.engines.simulator.engine import SimulatorSpec
 from optimizer.engines.simulator.settings import MODELLED
 from optimizer.engines.vllm.attached import AttachedEngine
+from optimizer.engines.vllm.devices import open_devices
 from optimizer.engines.vllm.interpreter import VllmInstall, find_vllm
 from optimizer.engines.vllm.spec import AttachSpec, VllmSpec
 from optimizer.errors import Unavailable, UserError
@@ -26,7 +27,9 @@ from search_spaces.cpu import host_cpu
 from search_spaces.hardware import GpuFacts, find_gpu
 from search_spaces.space import KV_SPLIT, flag_of
 
-ATTACHED = "attached"
+ATTACHED, UNSEEN = "attached", "a running server's GPU"
+OF_THE_MACHINE = frozenset({"stress_min_free_memory_bytes"})
+"""Metrics that nobody can read of a server that is not ours."""
 EngineName = Literal["simulator", "vllm", "attach"]
 
 
@@ -136,6 +139,10 @@ def choose_engine(options: SessionOptions, setup: Setup, hardware: Hardware) -> 
 
 
 def _real(options: SessionOptions, setup: Setup, hardware: Hardware) -> EngineChoice:
+    if options.ray_address is not None and options.n_workers == 0:
+        raise UserError("--workers 0 with --ray-address: servers run on the cluster's workers; leave one of them out")
+    if hardware.gpus and setup.profile.is_shared:
+        _check_sharing(setup, tuple(gpu.uuid for gpu in hardware.gpus[: options.setup.n_gpus]))
     spec = RealEngineSpec(
         VllmSpec(
             model=_model_to_serve(setup),
@@ -148,6 +155,16 @@ def _real(options: SessionOptions, setup: Setup, hardware: Hardware) -> EngineCh
     version = hardware.vllm_version or setup_version(options)
     identity = hardware.install.text if hardware.install is not None else f"vLLM {version} on the cluster's nodes"
     return EngineChoice(spec, identity, False, hardware.notice, hardware.gpus, version)
+
+
+def _check_sharing(setup: Setup, uuids: tuple[str, ...]) -> None:
+    """Figures of one way of sharing say nothing about another: what is recorded must be what is there."""
+    detected, asked = open_devices(uuids).sharing, setup.profile.sharing
+    if detected != asked:
+        raise UserError(
+            f"--gpu-sharing {asked}: processes on this card share it by {detected}; give --gpu-sharing {detected},"
+            " or change the machine (an MPS control daemon, MIG slices)"
+        )
 
 
 def _model_to_serve(setup: Setup) -> str:
@@ -173,18 +190,23 @@ def _attached(options: SessionOptions, setup: Setup, notice: str) -> tuple[Engin
     missing = [i for i in instances if i not in options.attach and "" not in options.attach]
     if missing:
         raise UserError(f"--attach: no URL for {', '.join(missing)}; give --attach {missing[0]}=URL")
-    spec = AttachedEngineSpec(AttachSpec(tuple(options.attach.items()), setup.model.vocab, options.is_attach_insisting))
+    urls, n_gpus = tuple(options.attach.items()), options.setup.n_gpus
+    attach = AttachSpec(urls, setup.model.vocab, n_gpus, options.is_attach_insisting, options.attach_key_variable)
+    spec = AttachedEngineSpec(attach)
     engine = AttachedEngine(spec.attach)
     placement = placement_of(setup.profile, {name: engine.known_config(name) for name in instances})
     budget = replace(setup.profile.budget, n_trials=1, stable_trials=0)
+    limits = tuple(x for x in setup.profile.limits if x.metric not in OF_THE_MACHINE)
     only = replace(
         setup,
-        profile=replace(setup.profile, budget=budget),
+        profile=replace(setup.profile, budget=budget, limits=limits),
+        gpu=replace(setup.gpu, name=UNSEEN),
         references=(Reference(ATTACHED, placement),),
         baselines=((ATTACHED, placement, None),),
         single_server=None,
     )
-    return EngineChoice(spec, engine.identity, False, notice, (), engine.version), only
+    told = f"{notice}; their GPUs and memory are not seen, so no limit is set on free memory"
+    return EngineChoice(spec, engine.identity, False, told, (), engine.version), only
 
 
 def _simulator(options: SessionOptions, setup: Setup, notice: str) -> EngineChoice:

@@ -39,6 +39,10 @@ from search_spaces.parameter import (
 from search_spaces.space import KV_SPLIT, SearchSpace, Server, shares_of
 
 MemoryKnob = Literal["kv_cache_memory_bytes", "gpu_memory_utilization"]
+START_UTILIZATION = 0.05
+"""Beside exact KV bytes vLLM sizes nothing by gpu_memory_utilization, but still refuses to start while less than that
+share of the card is free (0.32 v1/worker/gpu_worker.py:535, utils.py:758; default 0.92): the second server on a card
+never would. What the servers need together is solved before."""
 MIN_SEQS, MAX_SEQS = 8, 8192
 
 MAX_NUM_BATCHED_TOKENS = IntParameter(

@@ -151,10 +151,10 @@ def test_what_a_real_engine_is_told(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.symlink_to(sys.executable)
     found = options("--vllm-python", str(python), "--smoke", "--confirm", "none", "--gpu-sharing", "mig",
-                    "--attach", "chat=http://127.0.0.1:8000/v1/", "--attach", "https://host.example/llm", "--attach-anyway")  # fmt: skip
+                    "--attach", "chat=http://127.0.0.1:8000/v1/", "--attach", "https://host.example", "--attach-anyway")  # fmt: skip
     assert found.vllm_python == str(python), "a link into a virtual environment is not followed"
     assert found.is_smoke and found.setup.is_smoke and found.setup.sharing == "mig"
-    assert found.attach == {"chat": "http://127.0.0.1:8000", "": "https://host.example/llm"}
+    assert found.attach == {"chat": "http://127.0.0.1:8000", "": "https://host.example"}
     assert found.is_attach_insisting
     assert found.settings() == {"smoke": True, "attach": found.attach, "confirm": "none"}
     plain = options()
@@ -182,3 +182,26 @@ def test_what_a_real_engine_cannot_be_told(argv: list[str], message: str) -> Non
         options(*argv)
     assert str(caught.value).startswith(message)
     assert "secret@" not in str(caught.value)
+
+
+def test_what_an_attached_server_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "x")
+    found = options("--attach", "http://h:8000", "--attach-key-variable", "MY_KEY")
+    assert found.attach == {"": "http://h:8000"} and found.attach_key_variable == "MY_KEY"
+    with pytest.raises(UserError, match="no environment variable of that name"):
+        options("--attach", "http://h:8000", "--attach-key-variable", "NO_SUCH_KEY")
+    with pytest.raises(UserError, match="must lie at the root"):
+        options("--attach", "http://h:8000/llm")
+
+
+def test_a_removed_flag_is_not_recommended(  # case PRE-05
+) -> None:
+    for flag in ("--set", "--add"):
+        with pytest.raises(UserError, match=rf"{flag} swap_space: was removed in vLLM V1"):
+            options(flag, "swap_space=4")
+
+
+def test_a_python_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    assert options("--vllm-python", "./python").vllm_python == str(tmp_path / "python")

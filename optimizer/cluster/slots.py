@@ -93,9 +93,15 @@ def run_nvidia_smi(arguments: Sequence[str]) -> str:
 
 
 def detect_gpus(shell: Shell = run_nvidia_smi) -> GpuDetection:
-    """Never raises: a machine whose GPUs cannot be read has none, and `checked` says why.
+    """As `list_gpus`, but only those that CUDA_VISIBLE_DEVICES leaves this process."""
+    found = list_gpus(shell)
+    return only_visible(found.gpus, os.environ.get("CUDA_VISIBLE_DEVICES")) if found.gpus else found
 
-    NVIDIA only. CUDA_VISIBLE_DEVICES of this process is obeyed."""
+
+def list_gpus(shell: Shell = run_nvidia_smi) -> GpuDetection:
+    """All of this machine, hidden or not, in nvidia-smi's order. NVIDIA only.
+
+    Never raises: a machine whose GPUs cannot be read has none, and `checked` says why."""
     try:
         cards = parse_query(shell([f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]))
         devices = with_slices(cards, shell(["-L"])) if any(is_mig for _, is_mig in cards) else [g for g, _ in cards]
@@ -103,7 +109,7 @@ def detect_gpus(shell: Shell = run_nvidia_smi) -> GpuDetection:
         return GpuDetection((), (str(error), device_files()))
     if not devices:
         return GpuDetection((), ("nvidia-smi lists no GPU", device_files()))
-    return only_visible(tuple(devices), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return GpuDetection(tuple(devices))
 
 
 def device_files() -> str:

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import os
 import pickle
-import socket
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from optimizer.cluster.badge import Badge, own_badge
-from optimizer.cluster.slots import detect_gpus
+from optimizer.cluster.lease import check_lease, find_leased, leased_gpus, slot_on_node
+from optimizer.cluster.slots import list_gpus
 from optimizer.engines.build import EngineSpec
 from optimizer.engines.engine import Engine
-from optimizer.errors import Unavailable
 from optimizer.trial import TrialPlan, run_trial
+
+
+@dataclass(frozen=True)
+class EngineBadge:
+    """The engine that a worker has built."""
+
+    identity: str
+    is_real: bool
+    """Its servers outlive a trial."""
 
 
 class SlotWorker:
@@ -31,19 +38,20 @@ class SlotWorker:
         self._engine: Engine | None = None
 
     def badge(self) -> Badge:
-        """Who it is. Raises Unavailable if its GPUs are not the ones that Ray leased it."""
+        """Who it is. Raises Unavailable if its GPUs are not the ones that Ray leased it, or several have that name."""
         if self._n_gpus == 0:
             return own_badge()
         visible = check_lease(os.environ.get("CUDA_VISIBLE_DEVICES"), leased_gpus(), self._n_gpus)
-        by_name = {key: gpu for gpu in detect_gpus().gpus for key in (str(gpu.index), gpu.uuid)}
-        self._uuids = tuple(by_name[v].uuid if v in by_name else v for v in visible)
-        self._slot = slot_on_node(visible, self._n_gpus, self._slot) % self._n_slots
-        return own_badge(visible, tuple(by_name[v].kind for v in visible if v in by_name))
+        on_node = list_gpus().gpus
+        found = {name: find_leased(name, on_node) for name in visible}
+        self._uuids = tuple(name if gpu is None else gpu.uuid for name, gpu in found.items())
+        self._slot = slot_on_node(self._uuids, on_node, self._slot)
+        return own_badge(visible, tuple(gpu.kind for gpu in found.values() if gpu))
 
-    def prepare(self, spec: EngineSpec) -> bool:
-        """Build the engine for all trials to come. Whether it is a real one, whose servers outlive a trial."""
+    def prepare(self, spec: EngineSpec) -> EngineBadge:
+        """Build the engine for all trials to come."""
         self._engine = spec.build_for(self._slot, self._n_slots, self._uuids)
-        return not self._engine.is_simulated
+        return EngineBadge(self._engine.identity, not self._engine.is_simulated)
 
     def run(self, plan: TrialPlan) -> bytes:
         """The outcome, pickled here: Ray would lend its arrays from shared memory for as long as they live."""
@@ -53,34 +61,3 @@ class SlotWorker:
     def stop(self) -> None:
         if self._engine is not None:
             self._engine.stop()
-
-
-def slot_on_node(visible: Sequence[str], n_gpus: int, slot: int) -> int:
-    """By the indices of its GPUs, where Ray names them so; else the number it was given."""
-    return min(map(int, visible)) // n_gpus if visible and all(v.isdigit() for v in visible) else slot
-
-
-def leased_gpus() -> tuple[str, ...]:
-    """What Ray booked for this worker."""
-    import ray
-
-    return tuple(map(str, ray.get_runtime_context().get_accelerator_ids().get("GPU", ())))
-
-
-def check_lease(visible: str | None, leased: Sequence[str], n_gpus: int) -> tuple[str, ...]:
-    """The GPUs this worker may use: exactly those leased to it, and as many as its slot owns.
-
-    Ray hides all GPUs from a task in a placement group that did not ask for some, and a runtime_env can override
-    what Ray set; both end as "no CUDA GPUs are available" or as two trials on one card."""
-    seen = tuple(v for v in (visible or "").split(",") if v)
-    if len(leased) != n_gpus:
-        raise Unavailable(
-            f"{socket.gethostname()}: Ray leased {len(leased)} GPU(s) to a slot that owns {n_gpus}; "
-            "start the slot with num_gpus, also inside a placement group"
-        )
-    if set(seen) != set(leased):
-        raise Unavailable(
-            f"{socket.gethostname()}: CUDA_VISIBLE_DEVICES is {visible!r} but Ray leased {','.join(leased)!r}; "
-            "remove CUDA_VISIBLE_DEVICES from the runtime_env and from the start-up files of this node"
-        )
-    return seen

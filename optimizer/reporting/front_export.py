@@ -21,6 +21,7 @@ from optimizer.reporting.front_data import csv_text, json_text
 from optimizer.reporting.front_table import change_text, figure, reference_name, verdict_text
 from optimizer.reporting.member import FREE_MEMORY, STEADY_PREEMPTIONS, STRESS_PREEMPTIONS, Front, FrontMember
 from search_spaces.config import Config
+from search_spaces.vllm import START_UTILIZATION
 
 Format = Literal["vllm-yaml", "command", "json", "csv"]
 FORMATS: tuple[Format, ...] = ("vllm-yaml", "command", "json", "csv")
@@ -59,6 +60,8 @@ def deployments(front: Front, member: FrontMember) -> dict[str, Deployment]:
         filled = {n: t for n, t in kept.shell_filled.items() if n != "model" and n.replace("-", "_") not in config}
         if len(member.configs) > 1:
             filled.pop("port", None)
+            if front.meta.gpu != "CPU" and "kv_cache_memory_bytes" in config and "gpu_memory_utilization" not in config:
+                other["gpu-memory-utilization"] = START_UTILIZATION  # else the second server would not start
         own_model = str(config.get("model", model))
         config = Config({k: v for k, v in config.items() if k != "model"})
         found[name] = replace(kept, model=own_model, config=config, other=other, shell_filled=filled)

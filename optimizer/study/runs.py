@@ -46,6 +46,8 @@ class Runs:
         """Engine seconds spent by this process, boots included; virtual for the simulator."""
         self.wall_s = 0.0
         self.n_kept = 0
+        self._disturbed: dict[tuple[int, int], Measured] = {}
+        """(trial, run) -> what was measured while the machine was disturbed, for when the repeat breaks."""
 
     def carry_out(
         self,
@@ -95,6 +97,7 @@ class Runs:
         n_tries = plan.run // RETRY_STEP
         if isinstance(outcome, Measured) and n_tries == 0 and (disturbances := _disturbances(outcome)):
             self._listener(Notice(f"measured again: {disturbances[0]}"))
+            self._disturbed[(plan.trial, plan.run)] = outcome
             self._executor.submit(replace(plan, run=plan.run + RETRY_STEP), self._pause_s)
             return True
         if not isinstance(outcome, Broken):
@@ -118,6 +121,9 @@ class Runs:
 
     def keep(self, plan: TrialPlan, outcome: Outcome) -> Outcome:
         """Store an outcome under its first number and count its engine seconds."""
+        earlier = self._disturbed.pop((plan.trial, plan.run % RETRY_STEP), None)
+        if earlier is not None and isinstance(outcome, Broken):
+            outcome = earlier
         self.engine_s += sum(outcome.engine_seconds.values())
         self.wall_s += outcome.wall_s
         self.n_kept += 1

@@ -259,8 +259,7 @@ class Search:
 
     def _finish(self, plan: TrialPlan, outcome: Outcome) -> None:
         if plan.trial in self._running and not self._runs.retry(plan, outcome):
-            self._runs.keep(plan, outcome)
-            self._tell(plan, outcome)
+            self._tell(plan, self._runs.keep(plan, outcome))
 
     def _tell(self, plan: TrialPlan, outcome: Outcome) -> None:
         proposal = self._running.pop(plan.trial)

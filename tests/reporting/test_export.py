@@ -226,6 +226,7 @@ def test_each_instance_gets_a_file_and_the_order_is_told(
     assert yaml.safe_load(chat)["kv-cache-memory-bytes"] == 8_000_000_001
     assert yaml.safe_load(batch)["kv-cache-memory-bytes"] == 4_000_000_003
     assert (yaml.safe_load(chat)["port"], yaml.safe_load(batch)["port"]) == (9000, 9001)
+    assert yaml.safe_load(batch)["gpu-memory-utilization"] == 0.05, "else the second server would not start"
     assert readme.index("1. vllm serve --config chat.yaml") < readme.index("2. vllm serve --config batch.yaml")
     for part in ("one after another", "kv-cache-memory-bytes 4000000003", "nvidia-cuda-mps-control", "SIMULATED"):
         assert part in readme

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from objectives.measurement import EngineSample, PhaseMeasurement
 from optimizer.engines.engine import BootReport, Instance, LoadPlan, Placement
-from optimizer.engines.vllm.devices import open_devices
+from optimizer.engines.vllm.devices import NoDevices
 from optimizer.engines.vllm.endpoint import Endpoint
 from optimizer.engines.vllm.http import cache_config, health, served_models, server_info
 from optimizer.engines.vllm.http import version as version_of
@@ -78,8 +78,8 @@ class AttachedEngine:
         self._serving = Serving(
             LoadContext(
                 endpoints=endpoints,
-                devices=open_devices(()),
-                n_gpus=1,
+                devices=NoDevices(),
+                n_gpus=self._spec.n_gpus,
                 vocabulary=self._spec.vocabulary,
                 seed=seed,
                 client_cores=core_sets(1, n_client_cores=None)[0].client,

@@ -148,6 +148,19 @@ class Devices:
         return True
 
 
+class NoDevices(Devices):
+    """Of servers whose machine is not ours to look at: nothing is read, so every figure of memory is missing."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def sample(self, time_s: float, own_pids: Collection[int] = ()) -> tuple[DeviceSample, ...]:
+        return ()
+
+    def free_bytes(self) -> int | None:
+        return None
+
+
 def open_devices(names: Sequence[str], nvml: Any = None, clock: Clock = REAL_CLOCK) -> Devices:
     """The GPUs or MIG slices with these UUIDs (or indices); none of them: the host.
 

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from objectives.measurement import EngineSample, PhaseMeasurement
@@ -24,14 +25,17 @@ from optimizer.engines.vllm.endpoint import Endpoint
 from optimizer.engines.vllm.interpreter import VllmInstall, find_vllm
 from optimizer.engines.vllm.launch import server_words
 from optimizer.engines.vllm.loading import LoadContext
+from optimizer.engines.vllm.registry import sweep_leftovers
 from optimizer.engines.vllm.server import Server, ServerSpec
 from optimizer.engines.vllm.serving import Serving
 from optimizer.engines.vllm.spec import VllmSpec
-from optimizer.engines.vllm.topology import CoreSet, core_sets, instance_cores
-from optimizer.engines.vllm.turns import start_lock, start_need_bytes
+from optimizer.engines.vllm.topology import CoreSet, instance_cores, slot_cores
+from optimizer.engines.vllm.turns import free_host_bytes, start_lock, start_need_bytes
 from optimizer.errors import EngineFailed
 from optimizer.processes import existing
 
+IDLE_BYTES = 1024 * 2**20
+"""An idle driver, or a desktop, holds a few hundred MiB; more is somebody's, e.g. an orphan's of an earlier worker."""
 RELEASED_WITHIN_S = 30.0
 FOLDER_PREFIX = "vco-servers-"
 """Then the worker's process number."""
@@ -45,12 +49,19 @@ class VllmEngine:
         self._cores = self._core_set()
         self._install: VllmInstall = find_vllm(spec.python)
         self._devices: Devices = open_devices(gpu_uuids)
-        self._baseline = self._devices.used_bytes()
+        idle = IDLE_BYTES if gpu_uuids else None
+        self._baseline = {
+            d: used if idle is None or used is None else min(used, idle)
+            for d, used in self._devices.used_bytes().items()
+        }
+        """What a device may hold beside our servers: what is there now, but no more than an idle driver holds."""
         self._servers: dict[str, Server] = {}
         self._placement: Placement | None = None
         self._report: BootReport | None = None
         self._folder: Path | None = None
         self._seed = 0
+        self._longest_tokens = 0
+        """Of the loads so far; 0 before the first."""
         self._serving: Serving | None = None
         self._logs: dict[str, str] = {}
         self._former_pids: tuple[int, ...] = ()
@@ -84,6 +95,7 @@ class VllmEngine:
         self.stop()
         self._logs = {}
         check_arguments(self._install, [server_words(i.config, self._spec.model) for i in placement.instances])
+        sweep_leftovers()
         self._require_clean_device()
         self._folder = _server_folder()
         with ExitStack() as on_failure:
@@ -124,8 +136,9 @@ class VllmEngine:
         sets = instance_cores(self._cores.server, len(placement.instances), self._are_cores_shared(placement))
         for instance, cores in zip(placement.instances, sets, strict=True):
             with start_lock(self._gpu_uuids, self._need_bytes(instance)):
-                server = Server(self._server_spec(instance, cores))
+                server = Server(self._server_spec(instance, cores, len(placement.instances)))
                 self._servers[instance.name] = server
+                server.circumstances = partial(self._circumstances, instance.name)
                 try:
                     boots[instance.name] = server.wait_until_ready()
                 except EngineFailed as failure:
@@ -134,19 +147,11 @@ class VllmEngine:
 
     def _core_set(self, placement: Placement | None = None) -> CoreSet:
         """This slot's cores. Instances with cores of their own leave the client none where there are too few."""
-        by_slot = self._gpus_by_slot()
-        place = next((i for i, g in enumerate(by_slot or ()) if set(g) & set(self._gpu_uuids)), self._slot)
-        cores = core_sets(self._n_slots, by_slot)[place]
+        place = (self._slot, self._n_slots, self._gpu_uuids, self._spec.gpu_uuids)
+        cores = slot_cores(*place)
         if placement is None or self._are_cores_shared(placement) or len(cores.server) >= len(placement.instances):
             return cores
-        return core_sets(self._n_slots, by_slot, n_client_cores=0)[place]
-
-    def _gpus_by_slot(self) -> list[tuple[str, ...]] | None:
-        if not self._gpu_uuids:
-            return None
-        n, every = len(self._gpu_uuids), self._spec.gpu_uuids
-        chunks = [every[i : i + n] for i in range(0, len(every) - n + 1, n)][: self._n_slots]
-        return chunks if self._gpu_uuids in chunks else [self._gpu_uuids] * self._n_slots
+        return slot_cores(*place, n_client_cores=0)
 
     def _are_cores_shared(self, placement: Placement) -> bool:
         """Only a hard partition of the card is matched by one of the cores; on a CPU it is all there is of it."""
@@ -156,7 +161,7 @@ class VllmEngine:
         kv = instance.config.get("kv_cache_memory_bytes")
         return start_need_bytes(self._spec.model, kv if isinstance(kv, int) and not self._gpu_uuids else 0)
 
-    def _server_spec(self, instance: Instance, cores: tuple[int, ...]) -> ServerSpec:
+    def _server_spec(self, instance: Instance, cores: tuple[int, ...], n_instances: int) -> ServerSpec:
         assert self._folder is not None
         return ServerSpec(
             name=instance.name,
@@ -166,7 +171,23 @@ class VllmEngine:
             folder=self._folder / instance.name,
             cores=cores,
             gpu_uuids=self._gpu_uuids,
+            shares_card=bool(self._gpu_uuids) and n_instances > 1,
             cache_root=Path(self._spec.cache_root) if self._spec.cache_root else None,
+        )
+
+    def _circumstances(self, name: str) -> Circumstances:
+        """What the device and our other servers tell about a death: whose memory it was that was missing."""
+        siblings = tuple(pid for other, s in self._servers.items() if other != name for pid in s.pids)
+        own = (*siblings, *self._servers[name].pids)
+        seen = self._devices.sample(0.0, own)
+        total = [s.used_bytes + s.free_bytes for s in seen if s.used_bytes is not None and s.free_bytes is not None]
+        return Circumstances(
+            sibling_pids=siblings,
+            foreign_pids=tuple(pid for s in seen for pid in s.foreign_pids),
+            own_former_pids=self._former_pids,
+            host_free_bytes=free_host_bytes(),
+            device_memory_bytes=min(total) if self._gpu_uuids and total else None,
+            workload_max_tokens=self._longest_tokens or None,
         )
 
     def _require_clean_device(self) -> None:
@@ -199,6 +220,7 @@ class VllmEngine:
                     "note": self._cores.note,
                 },
                 "servers": {name: boot.facts() for name, boot in boots.items()},
+                "warnings": [f"{name}: {text}" for name, boot in boots.items() for text in boot.warnings],
             },
         )
 
@@ -208,6 +230,7 @@ class VllmEngine:
         self._require_boot().reset()
 
     def replay(self, plan: LoadPlan) -> PhaseMeasurement:
+        self._longest_tokens = max(self._longest_tokens, plan.max_context_tokens)
         return self._require_boot().replay(plan)
 
     def sample(self) -> tuple[EngineSample, ...]:
@@ -237,7 +260,7 @@ class VllmEngine:
             tenants=instance.tenants,
             max_num_seqs=seqs if isinstance(seqs, int) else None,
             pids=lambda: server.pids,
-            failure=lambda: None if server.is_alive else server.failure(Circumstances(was_ready=True)),
+            failure=lambda: None if server.is_alive else server.failure(),
         )
 
     def _judge_hang(self, text: str) -> EngineFailed:

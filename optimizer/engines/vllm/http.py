@@ -93,7 +93,7 @@ def _ask(url: str, method: str, path: str, api_key_variable: str, timeout_s: flo
         connection.request(method, root + path, headers={"Authorization": f"Bearer {key}"} if key else {})
         response = connection.getresponse()
         return response.status, response.read()
-    except (OSError, HTTPException):
+    except (OSError, HTTPException, ValueError):  # ValueError: a host that is no name
         return None
     finally:
         connection.close()

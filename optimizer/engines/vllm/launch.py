@@ -17,6 +17,7 @@ from optimizer.engines.vllm.ports import HOST
 from optimizer.engines.vllm.turns import weight_files
 from optimizer.errors import EngineFailed, UserError
 from search_spaces.config import Config
+from search_spaces.vllm import START_UTILIZATION
 
 CACHED_TOKENS_FLAG = "enable-prompt-tokens-details"
 """Gives `cached_tokens` in every answer's usage (vLLM 0.32 entrypoints/launchers/cli_args.py:148)."""
@@ -37,9 +38,16 @@ def server_words(config: Config, model: str) -> list[str]:
     return command_arguments(Deployment(model=model, config=Config({}), other=_flags(config, model)))[1:]
 
 
-def command(install: VllmInstall, config: Config, model: str, port: int) -> list[str]:
-    words = [*server_words(config, model), "--host", HOST, "--port", str(port)]
+def command(install: VllmInstall, config: Config, model: str, port: int, *, shares_card: bool = False) -> list[str]:
+    words = [*server_words(config, model), *_start_words(config, shares_card), "--host", HOST, "--port", str(port)]
     return [*install.command, *(words if install.takes_model_as_word else ["--model", *words])]
+
+
+def _start_words(config: Config, shares_card: bool) -> list[str]:
+    """For a server that finds others on its card: see START_UTILIZATION."""
+    if not shares_card or "kv_cache_memory_bytes" not in config or "gpu_memory_utilization" in config:
+        return []
+    return ["--gpu-memory-utilization", str(START_UTILIZATION)]
 
 
 def _flags(config: Config, model: str) -> dict[str, object]:

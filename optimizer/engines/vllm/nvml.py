@@ -47,6 +47,34 @@ def load_nvml() -> Any:
     return nvml
 
 
+def list_uuids(nvml: Any) -> tuple[str, ...]:
+    """Every device of this machine, in nvidia-smi's order: cards, and instead of a card that is cut its slices.
+
+    The same for every process: NVML does not heed CUDA_VISIBLE_DEVICES. A card that does not answer is left out."""
+    uuids: list[str] = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            card = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuids += _slices(nvml, card) or [_text(nvml.nvmlDeviceGetUUID(card))]
+        except nvml.NVMLError:
+            continue
+    return tuple(uuids)
+
+
+def _slices(nvml: Any, card: Any) -> list[str]:
+    try:
+        places = range(nvml.nvmlDeviceGetMaxMigDeviceCount(card) if nvml.nvmlDeviceGetMigMode(card)[0] else 0)
+    except nvml.NVMLError:  # a card that cannot be cut
+        return []
+    uuids = []
+    for place in places:
+        try:
+            uuids.append(_text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, place))))
+        except nvml.NVMLError:  # no slice at this place
+            continue
+    return uuids
+
+
 class NvmlDevice:
     """Memory and processes are the slice's own; clocks, temperature and power exist for the whole card only."""
 

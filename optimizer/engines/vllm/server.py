@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -53,6 +53,8 @@ class ServerSpec:
     """GPUs (or MIG slices) it sees; empty: what the environment says."""
     cache_root: Path | None = None
     """VLLM_CACHE_ROOT, shared by all trials so that compiled graphs are reused; None: vLLM's own."""
+    shares_card: bool = False
+    """Other servers of ours are on its GPU."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Set on top of everything else."""
 
@@ -88,9 +90,11 @@ class Server:
         """The name it answers to; known once it is ready."""
         self._environment = environment_for(spec)
         self._was_ready = False
+        self.circumstances: Callable[[], Circumstances] = Circumstances
+        """What is known beside the log, asked when it died."""
         self._ports = ports or lease_ports()
         self.url = f"http://{HOST}:{self._ports.api}"
-        self._words = command(spec.install, spec.config, spec.model, self._ports.api)
+        self._words = command(spec.install, spec.config, spec.model, self._ports.api, shares_card=spec.shares_card)
         self._begin_s = time.monotonic()
         self._processes = self._start()
 
@@ -200,10 +204,10 @@ class Server:
 
     # ---- its end --------------------------------------------------------------------------------------------------
 
-    def failure(self, circumstances: Circumstances | None = None) -> EngineFailed:
+    def failure(self) -> EngineFailed:
         """Why it died, from its whole log; call it when `is_alive` has become False."""
         self._processes.wait(LAST_WORDS_S)
-        known = circumstances or Circumstances(was_ready=self._was_ready)
+        known = replace(self.circumstances(), was_ready=self._was_ready)
         known = replace(known, exit_code=self.exit_code, arguments=known.arguments or dict(self.spec.config))
         verdict = judge(self.log_text(), known)
         if verdict is not None and verdict.kind != "unknown":

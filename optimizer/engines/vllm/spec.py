@@ -34,6 +34,8 @@ class AttachSpec:
     urls: tuple[tuple[str, str], ...]
     """(instance, URL)"""
     vocabulary: int
+    n_gpus: int = 1
+    """GPUs that each server runs on, as the user says."""
     is_insisting: bool = False
     """Measure although requests of others run there."""
     api_key_variable: str = ""

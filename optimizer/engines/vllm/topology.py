@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -66,6 +67,44 @@ def core_sets(
     near = [_near(g, machine) for g in gpu_uuids_by_slot] if gpu_uuids_by_slot else _spread(n_slots, machine)
     cores, n_sharing = _deal(near, machine)
     return tuple(_with_quota(_split(own, n_sharing, n_client_cores), machine, n_slots) for own in cores)
+
+
+def slot_cores(
+    slot: int,
+    n_slots: int,
+    own: Sequence[str] = (),
+    of_study: Sequence[str] = (),
+    *,
+    n_client_cores: int | None = None,
+    topology: Topology | None = None,
+) -> CoreSet:
+    """The core set of one slot, as it works it out by itself; `n_client_cores` as in `core_sets`.
+
+    `own`: UUIDs of its GPUs. `of_study`: of all that the study has on this machine, each slot's side by side; empty on
+    a cluster, where a slot does not know what others were leased. There every GPU of the machine has its share of the
+    cores, so that slots are disjoint whichever GPUs they got."""
+    if not own:
+        return core_sets(n_slots, n_client_cores=n_client_cores, topology=topology)[slot]
+    n = len(own)
+    chunks = [tuple(of_study[i : i + n]) for i in range(0, len(of_study) - n + 1, n)][:n_slots]
+    place = next((i for i, chunk in enumerate(chunks) if set(chunk) == set(own)), None)
+    if place is not None:
+        return core_sets(n_slots, chunks, n_client_cores=n_client_cores, topology=topology)[place]
+    every = tuple(of_study) if set(own) <= set(of_study) else _gpus_of_machine()
+    if not set(own) <= set(every):
+        return core_sets(n_slots, [own] * n_slots, n_client_cores=n_client_cores, topology=topology)[slot % n_slots]
+    return _shares_of(own, every, n_slots, n_client_cores, topology or read_topology(every))
+
+
+def _shares_of(
+    own: Sequence[str], every: Sequence[str], n_slots: int, n_client_cores: int | None, machine: Topology
+) -> CoreSet:
+    """A machine that could hold fewer slots than `n_slots`, the most of any, deals shares as if it held as many."""
+    n_missing = max(0, n_slots * len(own) - len(every))
+    dealt, n_sharing = _deal([_near((u,), machine) for u in (*every, *islice(cycle(every), n_missing))], machine)
+    mine = dict.fromkeys(core for uuid, cores in zip(every, dealt, strict=False) if uuid in own for core in cores)
+    cores = _split(tuple(mine), -(-n_sharing // len(own)), n_client_cores)
+    return _with_quota(cores, machine, max(n_slots, len(every) // len(own)))
 
 
 def _deal(near: Sequence[frozenset[int]], machine: Topology) -> tuple[list[tuple[Cores, ...]], int]:
@@ -190,6 +229,16 @@ def _quota(cgroup: Path) -> float | None:
         return None if quota_us < 0 else quota_us / int((cgroup / "cpu/cpu.cfs_period_us").read_text())
     except (OSError, ValueError):
         return None
+
+
+def _gpus_of_machine() -> tuple[str, ...]:
+    """UUIDs, in the driver's order; empty where there is none to ask."""
+    from optimizer.engines.vllm.nvml import list_uuids, load_nvml
+
+    try:
+        return list_uuids(load_nvml())
+    except Unavailable:
+        return ()
 
 
 def _near_gpu(uuid: str) -> frozenset[int] | None:

@@ -104,3 +104,13 @@ def test_little_shared_memory_is_said_before_several_ranks_start() -> None:  # c
     assert "64 MiB" in text and "--shm-size" in text
     assert notices(two, "org/m", shared_bytes=10 * 2**30) == ()
     assert notices(Config({}), "org/m", shared_bytes=67_108_864) == ()
+
+
+def test_a_server_that_finds_others_on_its_card_can_start() -> None:
+    """With exact KV bytes vLLM 0.32 still asks for 92 % of the card to be free, unless it is told otherwise."""
+    config = Config({"max_num_seqs": 8, "kv_cache_memory_bytes": 2**30})
+    words = command(SCRIPT, config, "m", 8100, shares_card=True)
+    assert words[words.index("--gpu-memory-utilization") + 1] == "0.05"
+    assert "--gpu-memory-utilization" not in command(SCRIPT, config, "m", 8100)
+    own = Config({"gpu_memory_utilization": 0.4})
+    assert command(SCRIPT, own, "m", 8100, shares_card=True).count("--gpu-memory-utilization") == 1
