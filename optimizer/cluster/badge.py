@@ -1,18 +1,14 @@
-"""What a worker says of itself before its first trial, and whether it may take part."""
+"""What a worker says of itself before its first trial, and whether its code is ours."""
 
 from __future__ import annotations
 
 import os
 import platform
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from optimizer.cluster.slots import GpuClass
-from optimizer.errors import UserError
 from optimizer.identity import Identity, identify
-
-SURPLUS = "not needed"
-"""The refusal of a worker beyond those wanted; no fault of its own."""
 
 
 @dataclass(frozen=True)
@@ -56,49 +52,3 @@ def strangeness(worker: Badge, driver: Badge, *, is_local: bool = False) -> str 
             "use one minor version on every node"
         )
     return None
-
-
-def gpu_mismatch(worker: Badge, wanted: GpuClass) -> str | None:
-    """Why the worker's GPUs cannot serve a study on `wanted`; None if they can."""
-    wrong = [kind.text for kind in worker.gpus if kind != wanted]
-    if wrong or not worker.gpus:
-        found = wrong[0] if wrong else "no GPU that nvidia-smi can tell"
-        return (
-            f"this study runs on {wanted.text}, the worker on {worker.text} has {found}; its results would not compare"
-        )
-    return None
-
-
-@dataclass
-class Admission:
-    """Who may take part: our own code, on one kind of GPU."""
-
-    driver: Badge
-    gpu_class: GpuClass | None
-    is_local: bool
-    is_gpu_given: bool
-    """True if the study names its kind: other cards stay idle. Else the first card seen sets it, and another one
-    ends the study before it has mixed their results."""
-
-    n_places: int | None = None
-    """Workers wanted; None: all that come."""
-    admitted: set[str] = field(default_factory=set)
-    """Names of their slots; a slot whose worker was lost keeps its place."""
-
-    def judge(self, slot: str, badge: Badge) -> str | None:
-        refusal = self._judge(badge)
-        if refusal is None and slot not in self.admitted and len(self.admitted) == self.n_places:
-            return SURPLUS
-        if refusal is None:
-            self.admitted.add(slot)
-        return refusal
-
-    def _judge(self, badge: Badge) -> str | None:
-        if stranger := strangeness(badge, self.driver, is_local=self.is_local):
-            raise UserError(stranger)
-        if self.gpu_class is None and badge.gpus:
-            self.gpu_class = badge.gpus[0]
-        mismatch = gpu_mismatch(badge, self.gpu_class) if self.gpu_class else None
-        if mismatch and not self.is_gpu_given:
-            raise UserError(f"{mismatch}; say which of them the study is for")
-        return mismatch

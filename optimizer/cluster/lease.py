@@ -57,7 +57,10 @@ def _is_named(gpu: Gpu, name: str) -> bool:
 
 
 def slot_on_node(uuids: Sequence[str], on_node: Sequence[Gpu], slot: int) -> int:
-    """The rank of the slot's GPUs among those of its node, in slots of its size; the number it was given where
-    nvidia-smi does not show them."""
+    """The rank of the slot's GPUs among those of its node, in slots of its size.
+
+    Where nvidia-smi does not show them: by their indices, if these are their names, else the number it was given."""
     ranks = [i for i, gpu in enumerate(on_node) if gpu.uuid in uuids]
-    return ranks[0] // len(uuids) if ranks else slot
+    if not ranks and all(name.isdigit() for name in uuids):
+        ranks = list(map(int, uuids))
+    return min(ranks) // len(uuids) if ranks else slot

@@ -13,7 +13,8 @@ from contextlib import ExitStack
 from threading import Event, Lock, Thread
 from typing import Any
 
-from optimizer.cluster.badge import SURPLUS, Admission, own_badge
+from optimizer.cluster.admission import SURPLUS, Admission
+from optimizer.cluster.badge import own_badge
 from optimizer.cluster.connection import check_runtime_env, connect, fit_slots, most_on_a_node, probe
 from optimizer.cluster.executor import NO_SLOT, Finished, NoSlotLeft
 from optimizer.cluster.plan_queue import PlanQueue
@@ -39,7 +40,8 @@ class RayExecutor:
 
     `study` is Ray's namespace. `address` is a running cluster's head (host:port); without it a local Ray is started,
     that only this machine can reach and that ends with this process, however it ends. `gpus` are the cards to use
-    locally; `gpu_class` the kind the study is bound to on a cluster.
+    locally. On a cluster `gpu_class` is the kind the study is bound to, or `gpu_name` the card, by its name in the table
+    of GPUs; `identity` is the engine it is bound to, where that is known. Workers that have others stay idle.
 
     Built is not started: `submit`, `wait` and `n_slots` raise what went wrong while starting."""
 
@@ -52,12 +54,20 @@ class RayExecutor:
         address: str | None = None,
         gpus: Sequence[Gpu] = (),
         gpu_class: GpuClass | None = None,
+        gpu_name: str | None = None,
+        identity: str | None = None,
     ) -> None:
         check_spec(spec)
         kind = gpus[0].kind if gpus and gpu_class is None else gpu_class
         self._spec, self._study, self._address = spec, study, address
         self._admission = Admission(
-            own_badge(), kind if spec.n_gpus else None, address is None, kind is not None, n_slots
+            own_badge(),
+            kind if spec.n_gpus else None,
+            address is None,
+            kind is not None,
+            n_slots,
+            gpu_name if spec.n_gpus else None,
+            identity,
         )
         self._pending = PlanQueue()
         self._limit: int | None = None
@@ -105,10 +115,10 @@ class RayExecutor:
             import ray
 
             n_slots = fit_slots(ray.nodes(), self._spec.n_gpus, self._asked, address)
-            if self._admission.gpu_class and not self._local:  # any of them may hold the wrong kind of card
+            if self._spec.n_gpus and self._admission.is_choosy and not self._local:  # any may be the wrong one
                 n_slots = fit_slots(ray.nodes(), self._spec.n_gpus, None, address)
             n_on_node = most_on_a_node(ray.nodes(), self._spec.n_gpus, n_slots)
-            slots = [Slot(f"ray-{i}", self._spec, self._admission.judge, i, n_on_node) for i in range(n_slots)]
+            slots = [Slot(f"ray-{i}", self._spec, self._admission, i, n_on_node) for i in range(n_slots)]
             for slot in slots:
                 slot.start()
             self._slots = slots
@@ -135,6 +145,11 @@ class RayExecutor:
             return min(self._asked, self._limit or self._asked)
         n_working = sum(slot.stage != "retired" for slot in self._slots)
         return min(n_working, self._asked or n_working, self._limit or n_working)
+
+    @property
+    def engine_identity(self) -> str:
+        """Of the engine that every worker has; empty until the first has built it, unless it was given."""
+        return self._admission.engine_identity or ""
 
     @property
     def n_outstanding(self) -> int:

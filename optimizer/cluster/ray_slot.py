@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable
 from typing import Any, Literal
 
+from optimizer.cluster.admission import Admission
 from optimizer.cluster.badge import Badge
 from optimizer.cluster.connection import first_line
 from optimizer.cluster.executor import Finished
@@ -23,9 +23,6 @@ START_WITHIN_S = 90.0
 MOST_LOSSES = 3
 """Workers lost in a row before the slot is given up."""
 
-Admit = Callable[[str, Badge], str | None]
-"""Judges a slot's name and its worker's badge: None lets it in, a text gives the slot up, an error ends the study."""
-
 
 class Slot:
     """absent -> badge -> prepare -> idle <-> run; a lost worker leads back to absent, too many to retired.
@@ -33,7 +30,7 @@ class Slot:
     A worker is never restarted by Ray: a plan that was lost is told as Broken, once, and a fresh worker takes over.
     Whatever a lost worker still returns is not looked at."""
 
-    def __init__(self, name: str, spec: EngineSpec, admit: Admit, number: int = 0, n_on_node: int = 1) -> None:
+    def __init__(self, name: str, spec: EngineSpec, admission: Admission, number: int = 0, n_on_node: int = 1) -> None:
         """`number` of `n_on_node`: which share of its node's cores the slot takes, as far as it is known here."""
         self.name = name
         self.stage: Stage = "absent"
@@ -48,7 +45,7 @@ class Slot:
         self._fitness = Fitness()
         self._is_real = False
         self._spec = spec
-        self._admit = admit
+        self._admission = admission
         self._actor: Any = None
         self._plan: TrialPlan | None = None
         self._n_losses = 0
@@ -90,14 +87,18 @@ class Slot:
     def _take_value(self, value: Any) -> Finished | None:
         if self.stage == "badge":
             self.badge = value
-            if refusal := self._admit(self.name, value):
+            if refusal := self._admission.judge(self.name, value):
                 self.retire(refusal)
             else:
                 self._await("prepare", self._actor.prepare.remote(self._spec))
             return None
         if self.stage == "prepare":
-            self._is_real = bool(value)
-            self._await("idle", None)
+            assert self.badge is not None
+            self._is_real = value.is_real
+            if refusal := self._admission.judge_engine(self.name, self.badge, value.identity):
+                self.retire(refusal)
+            else:
+                self._await("idle", None)
             return None
         assert self._plan is not None
         finished = Finished(self._plan, pickle.loads(value))
