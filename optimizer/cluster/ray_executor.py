@@ -40,8 +40,8 @@ class RayExecutor:
 
     `study` is Ray's namespace. `address` is a running cluster's head (host:port); without it a local Ray is started,
     that only this machine can reach and that ends with this process, however it ends. `gpus` are the cards to use
-    locally. On a cluster `gpu_class` is the kind the study is bound to, or `gpu_name` the card, by its name in the table
-    of GPUs; `identity` is the engine it is bound to, where that is known. Workers that have others stay idle.
+    locally. On a cluster `gpu_class` is the kind the study is bound to, or `gpu_name` the card, by its name in the
+    table of GPUs; `identity` is the engine it is bound to, where that is known. Workers that have others stay idle.
 
     Built is not started: `submit`, `wait` and `n_slots` raise what went wrong while starting."""
 

@@ -11,8 +11,9 @@ from objectives.measurement import Measurement
 from optimizer.cluster.executor import NO_SLOT, NoSlotLeft
 from optimizer.cluster.fitness import Fitness
 from optimizer.cluster.inline import InlineExecutor
+from optimizer.cluster.lease import slot_on_node
 from optimizer.cluster.plan_queue import PlanQueue, key_of
-from optimizer.cluster.worker import slot_on_node
+from optimizer.cluster.slots import Gpu, GpuClass
 from optimizer.engines.build import EngineSpec
 from optimizer.engines.engine import BootReport, Engine, Instance, Placement
 from optimizer.engines.simulator.engine import SimulatedEngine, SimulatorSpec
@@ -133,7 +134,13 @@ def test_inline_a_delayed_plan_is_waited_for_no_longer_than_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("visible", "n_gpus", "expected"), [(["3"], 1, 3), (["4", "5"], 2, 2), (["GPU-aa"], 1, 7), ([], 1, 7)]
+    ("uuids", "expected"), [(["GPU-3"], 3), (["GPU-4", "GPU-5"], 2), (["GPU-5", "GPU-4"], 2), (["GPU-x"], 9), ([], 9)]
 )
-def test_a_slots_place_on_its_node_is_that_of_its_gpus(visible: list[str], n_gpus: int, expected: int) -> None:
-    assert slot_on_node(visible, n_gpus, 7) == expected
+def test_a_slots_place_on_its_node_is_the_rank_of_its_gpus(uuids: list[str], expected: int) -> None:
+    on_node = [Gpu(i, f"GPU-{i}", GpuClass("NVIDIA L4", 23034), 0) for i in range(6)]
+    assert slot_on_node(uuids, on_node, 9) == expected
+
+
+@pytest.mark.parametrize(("names", "expected"), [(["3"], 3), (["4", "5"], 2), (["GPU-3"], 9), ([], 9)])
+def test_without_nvidia_smi_a_slots_place_is_that_of_its_indices(names: list[str], expected: int) -> None:
+    assert slot_on_node(names, (), 9) == expected

@@ -14,6 +14,7 @@ from optimizer.cluster.slots import (
     choose_gpus,
     count_slots,
     detect_gpus,
+    list_gpus,
     n_usable_cores,
 )
 from optimizer.errors import Unavailable, UserError
@@ -85,6 +86,11 @@ def test_slices_replace_their_card_and_differ_from_it() -> None:  # case GPU-01
 def test_cuda_visible_devices_is_obeyed(monkeypatch: pytest.MonkeyPatch, visible: str, uuids: list[str]) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [g.uuid for g in detect_gpus(shell(MIXED)).gpus] == uuids
+
+
+def test_all_gpus_are_listed_hidden_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-cccc")
+    assert [g.index for g in list_gpus(shell(MIXED)).gpus] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "NoDevFiles"])

@@ -3,11 +3,12 @@ from __future__ import annotations
 import itertools
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from optimizer.engines.vllm import topology as module
-from optimizer.engines.vllm.topology import CoreSet, Topology, core_sets, instance_cores, read_topology
+from optimizer.engines.vllm.topology import CoreSet, Topology, core_sets, instance_cores, read_topology, slot_cores
 
 TWO_NODES = Topology(
     physical=tuple((i, i + 32) for i in range(32)),
@@ -84,6 +85,120 @@ def test_a_quota_below_the_cores_is_told() -> None:
 def test_no_slot_is_no_question() -> None:
     with pytest.raises(ValueError, match="at least one slot"):
         core_sets(0, topology=plain(2))
+
+
+# ---- one slot by itself ----------------------------------------------------------------------------------------------
+
+EIGHT = tuple(f"GPU-{i}" for i in range(8))
+NODE_OF_EIGHT = Topology(
+    physical=TWO_NODES.physical,
+    nodes=TWO_NODES.nodes,
+    near_gpu={uuid: TWO_NODES.nodes[i // 4] for i, uuid in enumerate(EIGHT)},
+)
+
+
+def on_cluster(monkeypatch: pytest.MonkeyPatch, leases: list[tuple[str, ...]], n_slots: int) -> tuple[CoreSet, ...]:
+    """What each slot takes on a machine of eight, where all were given the same number."""
+    monkeypatch.setattr(module, "_gpus_of_machine", lambda: EIGHT)
+    return tuple(slot_cores(0, n_slots, own, topology=NODE_OF_EIGHT) for own in leases)
+
+
+@pytest.mark.parametrize(
+    ("leases", "n_slots"),
+    [
+        ([(uuid,) for uuid in EIGHT], 8),
+        ([("GPU-1",), ("GPU-6",), ("GPU-2",)], 3),
+        ([("GPU-0", "GPU-1"), ("GPU-2", "GPU-3"), ("GPU-4", "GPU-5"), ("GPU-6", "GPU-7")], 4),
+        ([("GPU-0", "GPU-2"), ("GPU-1", "GPU-3"), ("GPU-7", "GPU-4"), ("GPU-6", "GPU-5")], 4),
+    ],
+)
+def test_slots_of_a_cluster_are_disjoint_whatever_they_were_leased(
+    monkeypatch: pytest.MonkeyPatch, leases: list[tuple[str, ...]], n_slots: int
+) -> None:
+    sets = on_cluster(monkeypatch, leases, n_slots)
+    assert all(a.isdisjoint(b) for a, b in itertools.combinations(uses(sets), 2))
+    assert {len(s.server + s.client) for s in sets} == {8 * len(leases[0])}
+    for own, cores in zip(leases, sets, strict=True):
+        assert set(cores.server) <= frozenset().union(*(NODE_OF_EIGHT.near_gpu[u] for u in own))
+        assert not cores.is_shared
+
+
+def test_a_slot_of_a_cluster_has_the_cores_it_would_have_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ("GPU-4", "GPU-5")
+    here = slot_cores(2, 4, own, EIGHT, topology=NODE_OF_EIGHT)
+    assert on_cluster(monkeypatch, [own], 4) == (here,)
+
+
+def test_a_machine_with_fewer_gpus_than_another_gives_a_slot_no_more_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_gpus_of_machine", lambda: EIGHT[:2])
+    small = slot_cores(0, 8, ("GPU-1",), topology=TWO_NODES)
+    assert len(small.server + small.client) == 8
+
+
+def test_more_gpus_than_cores_share_them_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_gpus_of_machine", lambda: EIGHT)
+    few = slot_cores(0, 4, ("GPU-2", "GPU-3"), topology=plain(2))
+    assert few.is_shared and few.server == (0, 1) and "4 slots share 2 physical core(s)" in few.note
+    alone = slot_cores(0, 1, EIGHT, topology=plain(2))
+    assert (alone.server, alone.client) == ((0,), (1,))
+
+
+def test_where_the_driver_lists_nothing_the_given_number_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_gpus_of_machine", lambda: ())
+    sets = tuple(slot_cores(i, 2, (name,), topology=TWO_NODES) for i, name in ((3, "GPU-x"), (4, "GPU-y")))
+    assert all(a.isdisjoint(b) for a, b in itertools.combinations(uses(sets), 2))
+
+
+def test_here_slots_divide_the_machine_among_those_that_run() -> None:
+    two = [slot_cores(i, 2, (EIGHT[i],), EIGHT, topology=NODE_OF_EIGHT) for i in (0, 1)]
+    assert tuple(two) == core_sets(2, [("GPU-0",), ("GPU-1",)], topology=NODE_OF_EIGHT)
+    assert slot_cores(1, 2, topology=TWO_NODES) == core_sets(2, topology=TWO_NODES)[1]
+    assert slot_cores(0, 1, n_client_cores=0, topology=plain(2)).server == (0, 1)
+
+
+class ListingNvml:
+    """What `list_uuids` asks, answered as for: a card, one that is lost, one cut into two of at most seven slices, one
+    that cannot be cut. `test_its_questions_are_pynvmls_own` holds the names to the module."""
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 4
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        if index == 1:
+            raise self.NVMLError("GPU is lost")
+        return f"GPU-{index}"
+
+    def nvmlDeviceGetMigMode(self, card: str) -> list[int]:
+        if card == "GPU-3":
+            raise self.NVMLError("Not Supported")
+        return [int(card == "GPU-2"), 0]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, card: str) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, card: str, place: int) -> str:
+        if place not in (0, 4):
+            raise self.NVMLError("Not Found")
+        return f"MIG-{place}"
+
+    def nvmlDeviceGetUUID(self, handle: str) -> str:
+        return handle
+
+
+def test_the_driver_lists_cards_and_slices_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    from optimizer.engines.vllm import nvml
+
+    assert nvml.list_uuids(ListingNvml()) == ("GPU-0", "MIG-0", "MIG-4", "GPU-3")
+    monkeypatch.setattr(nvml, "load_nvml", ListingNvml)
+    assert module._gpus_of_machine() == ("GPU-0", "MIG-0", "MIG-4", "GPU-3")
+
+
+def test_its_questions_are_pynvmls_own() -> None:
+    pynvml: Any = pytest.importorskip("pynvml")
+    assert all(hasattr(pynvml, name) for name in vars(ListingNvml) if name.startswith("nvml"))
 
 
 # ---- instances -------------------------------------------------------------------------------------------------------
