@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import json
 import sys
 from collections.abc import Iterator
@@ -15,15 +16,20 @@ if TYPE_CHECKING:
     from optimizer.diagnosis.failure import Verdict
 
 EPILOG = """\
-Exit code: 0 nothing failed in the log, 1 a failure was found, 2 the log cannot be read.
+Exit code: 0 nothing failed in the log, 1 a failure was found, 2 the log cannot be read or is no server's.
 
   python -m optimizer.diagnose --log server.log
   kubectl logs pod/vllm-0 | python -m optimizer.diagnose --log - --json
 """
 PEEK_BYTES = 65_536
 GZIP = b"\x1f\x8b"
-UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-"""As PowerShell writes a redirected log."""
+MARKED = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""Byte order mark -> encoding, the longer first. PowerShell redirects a log as UTF-16."""
 CONTROLS = frozenset(range(32)) - frozenset(b"\a\b\t\n\v\f\r\x1b")
 MAX_CONTROL_SHARE = 0.02
 """A crash may leave a few zero bytes in a log."""
@@ -53,18 +59,31 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _judge(name: str) -> Verdict | None:
-    from optimizer.diagnosis.failure import judge
     from optimizer.errors import UserError
 
     if name == "-":
-        return judge(_lines(sys.stdin.buffer, "standard input"))
+        return _judge_lines(_lines(sys.stdin.buffer, "standard input"), name)
     path = Path(name)
     if path.is_dir():
         raise UserError(f"--log {name}: is a folder; give the log file in it")
     if not path.exists():
         raise UserError(f"--log {name}: no such file; give a server's log, or - for standard input")
     with path.open("rb") as file:
-        return judge(_lines(file, name))
+        return _judge_lines(_lines(file, name), name)
+
+
+def _judge_lines(lines: Iterator[str], name: str) -> Verdict | None:
+    """Refuses a text that is no server's, rather than call it healthy."""
+    from optimizer.diagnosis.failure import Circumstances, judge_servers
+    from optimizer.diagnosis.log_line import read_lines
+    from optimizer.diagnosis.servers import scan_servers
+    from optimizer.errors import UserError
+
+    servers = scan_servers(read_lines(lines))
+    verdict = judge_servers(servers, Circumstances())
+    if verdict is None and not servers.is_of_server:
+        raise UserError(f"--log {name}: no line of a vLLM server in it; give what the server itself printed")
+    return verdict
 
 
 def _lines(file: Any, name: str) -> Iterator[str]:
@@ -82,8 +101,8 @@ def _lines(file: Any, name: str) -> Iterator[str]:
         if head.startswith(GZIP):
             with gzip.GzipFile(fileobj=buffered) as packed:
                 yield from _lines(packed, name)
-        elif head[:2] in UTF_16:
-            text = io.TextIOWrapper(buffered, encoding="utf-16", errors="replace")
+        elif encoding := _marked(head):
+            text = io.TextIOWrapper(buffered, encoding=encoding, errors="replace")
             yield from text
             text.detach()
         else:
@@ -92,12 +111,16 @@ def _lines(file: Any, name: str) -> Iterator[str]:
         raise UserError(f"--log {name}: is a damaged gzip file ({error}); unpack what is left of it first") from error
 
 
+def _marked(head: bytes) -> str:
+    return next((encoding for mark, encoding in MARKED.items() if head.startswith(mark)), "")
+
+
 def _refuse(head: bytes, name: str) -> None:
     from optimizer.errors import UserError
 
     if not head:
         raise UserError(f"--log {name}: is empty; a server's log was expected")
-    is_text = head.startswith(GZIP) or head[:2] in UTF_16
+    is_text = head.startswith(GZIP) or _marked(head)
     if not is_text and sum(byte in CONTROLS for byte in head) > len(head) * MAX_CONTROL_SHARE:
         raise UserError(f"--log {name}: is no text; a server's log was expected")
 

@@ -52,6 +52,10 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     ("data", "words"),
     [
         (b"", "is empty"),
+        (b"It was a dark night.\nERROR: the dog barked; nothing else failed.\n", "no line of a vLLM server in it"),
+        (b" \n\n", "no line of a vLLM server in it"),
+        ("A letter, \u00e4 la carte.\n".encode("utf-32"), "no line of a vLLM server in it"),
+        (b"\xff\xfe\x00\x00" + "A letter.\n".encode("utf-32-le"), "no line of a vLLM server in it"),
         (bytes(range(256)) * 40, "is no text"),
         (gzip.compress(b""), "is empty"),
         (gzip.compress(b"x" * 999)[:20], "gzip"),
@@ -73,7 +77,13 @@ def test_missing_files_and_folders(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    "encode", [gzip.compress, lambda b: b.decode().encode("utf-16"), lambda b: b"\xef\xbb\xbf" + b]
+    "encode",
+    [
+        gzip.compress,
+        lambda b: b.decode().encode("utf-16"),
+        lambda b: b.decode().encode("utf-32"),
+        lambda b: b"\xef\xbb\xbf" + b,
+    ],
 )
 def test_other_encodings(encode: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.log"

@@ -127,6 +127,8 @@ def _cheaper_kv(s: Situation) -> str:
 
 
 def _runtime_peak(s: Situation) -> list[str]:
+    if s.sign == "workspace":
+        return _workspace(s)
     return {"warmup": _warmup_peak, "graph_capture": _capture_peak}.get(s.phase or "", _serving_peak)(s)
 
 
@@ -148,6 +150,15 @@ def _capture_peak(s: Situation) -> list[str]:
     ]
 
 
+def _workspace(_: Situation) -> list[str]:
+    return [
+        "raise VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE (bytes; it is taken from the card, so lower "
+        "gpu_memory_utilization by as much)",
+        "lower max_num_batched_tokens, then max_num_seqs",
+        "use another attention_backend",
+    ]
+
+
 def _serving_peak(s: Situation) -> list[str]:
     advice = [
         "leave more memory free: lower gpu_memory_utilization by 0.02 to 0.05, or kv_cache_memory_bytes by 1 to 2 GiB",
@@ -159,6 +170,11 @@ def _serving_peak(s: Situation) -> list[str]:
 
 
 def _arguments(s: Situation) -> list[str]:
+    if s.sign == "kernel":
+        return [
+            "choose another kernel: attention_backend, a smaller block_size, another kv_cache_dtype or quantization",
+            "leave memory settings as they are: this is the GPU's on-chip memory, no utilization changes it",
+        ]
     b = s.bounds
     known = {
         "max_num_batched_tokens_at_least": "set max_num_batched_tokens to at least {:.0f}",
@@ -180,6 +196,7 @@ def _spelling(s: Situation) -> list[str]:
 
 def _version(s: Situation) -> list[str]:
     return {
+        "not_installed": ["install vLLM in the environment that starts the server, or give that environment's path"],
         "flags": ["leave the flag out, or use the vLLM version that has it"],
         "mig": ["use a vLLM after 0.20, or name the slice by its index"],
         "model_type": ["install a transformers that knows the model, within what this vLLM allows"],
@@ -190,6 +207,7 @@ def _version(s: Situation) -> list[str]:
 
 def _model_missing(s: Situation) -> list[str]:
     return {
+        "hub_busy": ["download the model once to a folder and give that; or wait, set HF_TOKEN, and repeat"],
         "gated": ["accept the model's licence and set HF_TOKEN, or download it to a folder and give that"],
         "no_tokenizer": ["give --tokenizer, or send token ids to a server started with skip_tokenizer_init"],
         "bad_weights": ["download the checkpoint again and compare its files with the index"],
@@ -202,6 +220,31 @@ def _neighbour(s: Situation) -> list[str]:
     if share is not None and share > 0.05:
         advice.append(f"to share the card on purpose, give gpu_memory_utilization at most {share:.3f}")
     return advice
+
+
+def _unknown(s: Situation) -> list[str]:
+    """By the sign; without one only what holds for every failure that no text explains."""
+    return UNKNOWN.get(s.sign) or [
+        "read the evidence's lines and those before them in the server's log",
+        "start the server once more by hand with VLLM_LOGGING_LEVEL=DEBUG; report it to vLLM if it fails again",
+    ]
+
+
+UNKNOWN = {
+    "no_device": ["check `nvidia-smi` and CUDA_VISIBLE_DEVICES as the server sees them (container: --gpus all)"],
+    "device_fault": [
+        "look for Xid lines in the kernel's log (dmesg): after one the card may need a reset or an exchange",
+        "start once with CUDA_LAUNCH_BLOCKING=1 to see which kernel it was; try another attention_backend",
+    ],
+    "disk": ["free space on the disk that the message names: caches lie under ~/.cache (HF_HOME, VLLM_CACHE_ROOT)"],
+    "files": ["raise the limit of open files (ulimit -n 65536, or docker --ulimit nofile=65536)"],
+    "nccl": [
+        "start once with NCCL_DEBUG=INFO: its first WARN line names the reason",
+        "check `nvidia-smi topo -m` and that /dev/shm is large; try disable_custom_all_reduce",
+        "with several network cards or hosts, name the card in NCCL_SOCKET_IFNAME",
+    ],
+}
+"""sign of kind `unknown` -> what to try"""
 
 
 def _fixed(*texts: str) -> Callable[[Situation], list[str]]:
@@ -227,6 +270,7 @@ ADVICE: dict[str, Callable[[Situation], list[str]]] = {
         "with tensor parallelism in a container, raise /dev/shm (docker --shm-size 10g, or --ipc host)",
         "on the CPU backend, lower kv_cache_memory_bytes or gpu_memory_utilization",
     ),
+    "unknown": _unknown,
     "killed": _fixed("look into the kernel's log (dmesg) for the out-of-memory killer, then repeat"),
     "hang": _fixed("save the stacks of the processes (py-spy dump), end the whole process group, repeat once"),
 }

@@ -141,15 +141,18 @@ def _greedy_neighbour(
     root: Finding, bounds: Mapping[str, float], facts: LogFacts, given: Circumstances
 ) -> Blame | None:
     """Processes that PyTorch names beside its own are to blame if they hold more than the share this server leaves
-    free, and this server less than its own share."""
+    free, and this server less than its own share; of an unknown share, if they hold more than a driver's context."""
     share = utilization_of(facts, given, {})
     total, own = bounds.get("total_bytes"), bounds.get("used_by_this_process_bytes")
     others = {
-        p: b for p, b in others_in(root.line.message).items() if p not in given.sibling_pids and b <= (total or 0)
+        p: b
+        for p, b in others_in(root.line.message).items()
+        if p not in given.sibling_pids and (not total or b <= total)
     }
-    if not others or share is None or not total or own is None:
-        return None
-    if sum(others.values()) <= (1 - share) * total or own > share * total:
+    if share is None or not total or own is None:
+        if sum(others.values()) <= CONTEXT_BYTES:
+            return None
+    elif sum(others.values()) <= (1 - share) * total or own > share * total:
         return None
     holders = ", ".join(f"pid {pid}: {size / 2**20:.0f} MiB" for pid, size in others.items())
     kind = "orphan" if set(others) & set(given.own_former_pids) else "neighbour"

@@ -31,6 +31,7 @@ MARGIN = 0.01
 UTILIZATION_0_32 = 0.92
 """vLLM 0.32 config/cache.py; other versions have other defaults, so it is used for 0.32 and 0.33 alone."""
 
+_OF_MEMORY = ("kv_capacity", "weights", "runtime_peak")
 _UNITS = {"bytes": 1.0, "B": 1.0, "KiB": 1024.0, "MiB": 1024.0**2, "GiB": GIB, "KB": 1024.0, "MB": 1024.0**2, "GB": GIB}
 _SIZE = r"([\d.]+) (bytes|[KMG]i?B)"
 _OOM = {
@@ -53,6 +54,8 @@ def utilization_of(facts: LogFacts, circumstances: Circumstances, groups: Mappin
         value = _argument(arguments, "gpu_memory_utilization")
         if value is not None:
             return value
+    if facts.gpu_memory_utilization is not None:
+        return facts.gpu_memory_utilization
     version = facts.vllm_version or ""
     return UTILIZATION_0_32 if version.startswith(("0.32", "0.33")) else None
 
@@ -78,6 +81,8 @@ def bounds_of(
         bounds["max_model_len_at_most"] = float(match[1])
     if "total_bytes" not in bounds and given.device_memory_bytes:
         bounds["total_bytes"] = given.device_memory_bytes
+    elif "total_bytes" not in bounds and facts.device_memory_bytes and root.kind in _OF_MEMORY:
+        bounds["total_bytes"] = facts.device_memory_bytes
     if root.kind == "kv_capacity":
         _add_deficit(bounds, root, facts, given)
     return {k: float(round(v)) if k.endswith("_bytes") or "_bytes_" in k else v for k, v in bounds.items()}

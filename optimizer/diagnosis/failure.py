@@ -6,7 +6,7 @@ and the wrappers that end every failed start are never the reason. A log in whic
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from optimizer.deployment.secrets import mask
@@ -17,11 +17,12 @@ from optimizer.diagnosis.cause import phase_of, root_of
 from optimizer.diagnosis.circumstances import Circumstances
 from optimizer.diagnosis.log_line import LogLine, parse_line, read_lines
 from optimizer.diagnosis.scan import Finding, Scan, scan_log
+from optimizer.diagnosis.servers import Servers, scan_servers
 from optimizer.diagnosis.severity import violation_of
-from optimizer.diagnosis.trigger import describe_in_flight, trigger_of
+from optimizer.diagnosis.trigger import TRIGGERS, describe_in_flight, trigger_of
 from optimizer.diagnosis.vllm_log import facts_of
 
-__all__ = ["Circumstances", "Verdict", "judge"]
+__all__ = ["Circumstances", "Verdict", "judge", "judge_servers"]
 
 MAX_EVIDENCE = 8
 
@@ -46,7 +47,7 @@ class Verdict:
     violation: float = 1.0
     """> 0; about the share by which it did not fit, where the text gives it."""
     trigger: str = ""
-    """`request_params` if a request's own parameters (prompt_logprobs, n) caused the peak."""
+    """`request_params` if a request's own parameters (prompt_logprobs, n) caused the peak; `cause` says so too."""
 
     def to_json(self) -> dict[str, Any]:
         bounds = {k: int(v) if float(v).is_integer() else v for k, v in self.bounds.items()}
@@ -63,8 +64,25 @@ class Verdict:
 
 def judge(log: str | Iterable[str], circumstances: Circumstances | None = None) -> Verdict | None:
     """The verdict on a log (a text, or its pieces such as an open file's lines); None if nothing failed in it."""
-    given = circumstances or Circumstances()
-    scan = scan_log(read_lines([log] if isinstance(log, str) else log))
+    lines = read_lines([log] if isinstance(log, str) else log)
+    return judge_servers(scan_servers(lines), circumstances or Circumstances())
+
+
+def judge_servers(servers: Servers, given: Circumstances) -> Verdict | None:
+    """Of several servers in one log, the first that failed, by name; the others that failed are named too."""
+    scans = servers.scans
+    failed = {name: verdict for name, scan in scans.items() if (verdict := _judge(scan, given))}
+    if not failed:
+        return None
+    name = min(failed, key=lambda n: (not scans[n].is_of_server, failed[n].kind == "unknown", scans[n].first_trouble))
+    if len(scans) == 1:
+        return failed[name]
+    others = "".join(f"; {n or 'another'} failed too: {v.kind}" for n, v in failed.items() if n != name)
+    return replace(failed[name], cause=mask(f"{name + ': ' if name else ''}{failed[name].cause}{others}"))
+
+
+def _judge(scan: Scan, given: Circumstances) -> Verdict | None:
+    given = replace(given, sibling_pids=(*given.sibling_pids, *scan.pids))
     root = root_of(scan)
     if given.killed_by_us and root is not None and root.kind in ("killed", "unknown"):
         root = None
@@ -94,11 +112,12 @@ def _verdict(root: Finding, scan: Scan, given: Circumstances, phase: str | None,
     bounds = bounds_of(root, _same_failure(root, scan), facts, given)
     judged = _refined(blame(root, phase, bounds, facts, given), scan, given)
     trigger = trigger_of(root, scan)
+    cause = judged.cause + (f"; {TRIGGERS[trigger]}" if trigger else "")
     evidence = [*evidence, *describe_in_flight(given.in_flight, judged.kind)]
     return Verdict(
         judged.kind,
         phase,
-        mask(_with_process(judged.cause, root.line)),
+        mask(_with_process(cause, root.line)),
         judged.is_config_fault,
         tuple(mask(one_line(text, 500)) for text in evidence),
         bounds,

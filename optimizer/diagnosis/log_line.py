@@ -33,6 +33,8 @@ class LogLine:
     source: str
     """`core.py:1108`, or empty."""
     message: str
+    origin: str = ""
+    """Who is named around the line, where a log driver names it: compose's service, the pod, the unit."""
 
 
 _BREAK = re.compile(r"\r\n|\n|\r")
@@ -41,15 +43,17 @@ _PROCESS = re.compile(r"\(([A-Za-z][\w:.-]*)(?: rank=(\d+))? pid=(\d+)(?:, ip=[\
 _RAYLET = re.compile(r"\((raylet|autoscaler)\b[^)]*\) ?")
 _RANK = re.compile(r"\[(rank\d+)\]: ?")
 _OUTER = re.compile(
-    r"(?:\[pod/\S+\] ?"
-    r"|[\w./-]{1,80} +\| ?"
+    r"(?:\[(?P<pod>pod/\S+)\] ?"
+    r"|(?P<service>[\w./@-]{1,80}) +\| ?"
     r"|│ ?|> (?:- )?|- (?=\d{4}-)"
-    r"|(?:DEFAULT|DEBUG|INFO|NOTICE|WARNING|ERROR|CRITICAL) \d{4}-\d\d-\d\dT[\d:.]+Z (?:\[[^\]]*\] )?"
+    r"|(?:DEFAULT|DEBUG|INFO|NOTICE|WARNING|ERROR|CRITICAL) \d{4}-\d\d-\d\dT[\d:.]+Z (?:\[(?P<labels>[^\]]*)\] )?"
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+ (?!ERROR|WARN|INFO|DEBUG|CRIT|- )"
     r"|\[\d{4}-\d\d-\d\dT[\d:.]+Z?\] ?"
     r"|\d{4}-\d\d-\d\dT[\d:.,]+(?:Z|[+-]\d\d:?\d\d)? (?:(?:stdout|stderr) [FP] )?"
-    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w./-]+(?:\[\d+\])?: )"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<unit>\S+ [\w./-]+)(?:\[\d+\])?: )"
 )
+_EXITED = re.compile(r"([\w.@-]+) exited with code \d+$")
+"""Compose's own word on a service, with no mark before it."""
 _LEVEL = re.compile(
     r"(?:\[[A-Za-z][\w-]*\] )?"
     r"(?:\d{4}-\d\d-\d\d[ T][\d:.,]+\s+(?:- )?(?:[\w.]+ - )?)?"
@@ -72,48 +76,65 @@ def read_lines(chunks: Iterable[str]) -> Iterator[LogLine]:
     number = 0
     for chunk in chunks:
         for raw in _BREAK.split(chunk[:-1] if chunk.endswith("\n") else chunk):
-            for text, level in _unwrapped(raw) if raw[:1] == "{" else ((raw, ""),):
+            for text, level, origin in _unwrapped(raw) if raw[:1] == "{" else ((raw, "", ""),):
                 number += 1
-                yield parse_line(number, text, level)
+                yield parse_line(number, text, level, origin)
 
 
 def read_log(text: str) -> tuple[LogLine, ...]:
     return tuple(read_lines([text])) if text else ()
 
 
-def parse_line(number: int, raw: str, level: str = "") -> LogLine:
-    """`level`: what a JSON log driver said around the line."""
+def parse_line(number: int, raw: str, level: str = "", origin: str = "") -> LogLine:
+    """`level` and `origin`: what a JSON log driver said around the line."""
     text = _ANSI.sub("", raw) if "\x1b" in raw else raw
-    body, process, pid = _split_process(text[:MAX_CHARS])
+    named, at = _split_origin(text[:MAX_CHARS])
+    body, process, pid = _split_process(text[:MAX_CHARS], at)
     level, time_s, source, message = _split_level(body, level)
-    return LogLine(number, text, process, pid, level, time_s, source, message.rstrip(" \t│"))
+    return LogLine(number, text, process, pid, level, time_s, source, message.rstrip(" \t│"), origin or named)
 
 
 _MESSAGES = ("log", "message", "msg", "textPayload", "body", "exc_info", "exception", "stack_trace")
 _LEVELS = ("levelname", "level", "severity")
+_ORIGINS = ("pod_name", "container_name", "pod", "container", "service")
 _KNOWN_LEVELS = {"DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL"}
 
 
-def _unwrapped(text: str) -> list[tuple[str, str]]:
+def _unwrapped(text: str) -> list[tuple[str, str, str]]:
     """The lines inside a JSON log driver's line (docker's `log`, python-json-logger's `message`, a cloud's
-    `textPayload`), a traceback's among them, each with the level it was given."""
+    `textPayload`), a traceback's among them, each with the level and the origin it was given."""
     try:
         row = json.loads(text)
     except (ValueError, RecursionError):
-        return [(text, "")]
+        return [(text, "", "")]
     found = [row[k] for k in _MESSAGES if isinstance(row.get(k), str)] if isinstance(row, dict) else []
     if not found:
-        return [(text, "")]
+        return [(text, "", "")]
     said = next((str(row[k]).upper() for k in _LEVELS if k in row), "")
     level = _SPELLINGS.get(said, said) if said in _KNOWN_LEVELS else ""
-    return [(line, level) for part in found for line in _BREAK.split(part.rstrip("\n"))]
+    origin = _origin_in(row) or _origin_in(row.get("kubernetes"))
+    return [(line, level, origin) for part in found for line in _BREAK.split(part.rstrip("\n"))]
 
 
-def _split_process(text: str) -> tuple[str, str, int | None]:
-    """The text past every mark of its origin; the innermost process named is the one that wrote it."""
-    process, pid, at = "", None, 0
+def _origin_in(row: object) -> str:
+    found = [row[k] for k in _ORIGINS if isinstance(row.get(k), str)] if isinstance(row, dict) else []
+    return found[0] if found else ""
+
+
+def _split_origin(text: str) -> tuple[str, int]:
+    """The outermost name among the marks of log drivers, and where the text begins past them."""
+    origin, at = "", 0
     while mark := _OUTER.match(text, at):
         at = mark.end()
+        origin = origin or next((name for name in mark.groups() if name), "")
+    if not origin and (exited := _EXITED.match(text, at)):
+        origin = exited[1]
+    return origin, at
+
+
+def _split_process(text: str, at: int) -> tuple[str, str, int | None]:
+    """The text past every process named; the innermost is the one that wrote it."""
+    process, pid = "", None
     while found := _process_at(text, at, at_start=bool(process)):
         process, pid, at = found
     return text[at:], process, pid

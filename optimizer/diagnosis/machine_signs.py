@@ -19,7 +19,7 @@ SIGNS = (
     sign(
         "shm",
         "host_ram",
-        r"creating shared memory segment|Insufficient space in /dev/shm|posix_fallocate failed"
+        r"(?:creating|attaching to) shared memory segment|Insufficient space in /dev/shm|posix_fallocate failed"
         r"|/dev/shm.{0,200}No space left|No space left on device.{0,200}(?:shm|psm_)"
         r"|unable to (?:write to|allocate shared memory|open shared memory)|[Bb]us error|exit code: -7\b",
         "/dev/shm is too small or full",

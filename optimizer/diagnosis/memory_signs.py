@@ -108,11 +108,29 @@ SIGNS = (
         is_bare=True,
     ),
     sign(
+        "workspace",
+        "runtime_peak",
+        r"Failed to allocate memory for (?P<what>\w+) with size|Failed to allocate memory for (?P<buffer>batch_\w+)"
+        r"|Buffer overflow when allocating memory for (?P<overflow>\w+)",
+        "FlashInfer's workspace buffer has no room for a step of this size",
+        is_config_fault=True,
+    ),
+    sign(
         "oom",
         "runtime_peak",
-        r"(?:CUDA|HIP|XPU)(?: driver| runtime)?(?: error:)? out of memory|torch\.(?:cuda\.)?OutOfMemoryError"
-        r"|cudaErrorMemoryAllocation"
-        r"|hipErrorOutOfMemory|CU[A-Z]+_STATUS_ALLOC_FAILED|Cuda failure 2? ?'out of memory'",
+        r"(?:^|NCCL WARN .*)(?:Cuda|HIP) failure (?:\d+ )?'out of memory'|^CUDA Error: out of memory",
+        "the device ran out of memory",
+        is_config_fault=True,
+        is_vague=True,
+        is_bare=True,
+    ),
+    sign(
+        "oom",
+        "runtime_peak",
+        r"(?:CUDA|HIP|XPU|NPU|MUSA|HPU)\]?:?(?: driver| runtime)?(?: [Ee]rror)?:? out of memory"
+        r"|torch\.(?:cuda\.)?OutOfMemoryError|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
+        r"|hipErrorOutOfMemory|CU[A-Z]+_STATUS_ALLOC_FAILED|_DEVICE_ALLOCATION_FAILED|ERROR_OUT_OF_DEVICE_MEMORY"
+        r"|(?:Cuda|HIP) failure (?:\d+ )?'out of memory'",
         "the device ran out of memory",
         is_config_fault=True,
         is_vague=True,

@@ -20,6 +20,30 @@ ARGUMENT_TEXTS = (
 
 SIGNS = (
     sign(
+        "not_installed",
+        "version",
+        r"(?:^|: )vllm: (?:command )?not found|command not found: vllm\b|\"vllm\": executable file not found"
+        r"|env: .?vllm.?: No such file|No module named '?vllm(?:'|\s*$)",
+        "vLLM is not installed where the server was to start",
+        "config",
+        is_bare=True,
+    ),
+    sign(
+        "kernel",
+        "arguments",
+        r"out of resources?: (?P<what>shared memory|tensor memory|registers?|threads?)"
+        r"(?:, Required: (?P<needed>\d+), Hardware limit: (?P<limit>\d+))?",
+        "a Triton kernel needs more {what} than a multiprocessor of this GPU has (no device memory is missing)",
+        is_config_fault=True,
+        is_bare=True,
+    ),
+    sign(
+        "hub_busy",
+        "model_missing",
+        r"429 Client Error|HfHubHTTPError: 429|huggingface\S* .*Too Many Requests|50\d Server Error: .*huggingface",
+        "the model hub turned the download away for now",
+    ),
+    sign(
         "gated",
         "model_missing",
         r"GatedRepoError|gated repo|Access to model .* is restricted|40[13] Client Error|Invalid user token",

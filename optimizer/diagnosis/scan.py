@@ -1,18 +1,22 @@
 """Reading a log once, line by line, for what failed in it: findings, signs of life, and how the server ended.
 
-A log may hold several boots (a container that restarts): only the last one is judged."""
+A log may hold several boots (a container that restarts): only the last one is judged. Servers that write to one log
+under their own names are told apart in `servers`; without names, by their pids as far as those tell."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from optimizer.diagnosis import machine_signs, memory_signs, refusal_signs
 from optimizer.diagnosis.boot_progress import READY, BootProgress
 from optimizer.diagnosis.log_line import LogLine
+from optimizer.diagnosis.server_lines import is_of_server
 from optimizer.diagnosis.sign import Rank, Sign
 from optimizer.diagnosis.stall import Stall
+from optimizer.diagnosis.vllm_log import tells_card
 
 SIGNS: tuple[Sign, ...] = (*memory_signs.SIGNS, *machine_signs.SIGNS, *refusal_signs.SIGNS)
 
@@ -59,11 +63,21 @@ _ENDINGS = ("hut", "SIG", "signal", "topping", "Interrupt")
 """One of them is in every text of `_TOLD` and `_ENGINE_TOLD`."""
 _FACTS = ("took", "KV cache", "args: ", "LLM engine", "blocks")
 """Lines that `facts_of` reads hold one of these."""
+MAX_KEPT = 500
 _SOURCE = "   "
 """Lines of a traceback that quote source code are indented by four."""
 ORDER = {"config": 0, "load": 1, "warmup": 2, "kv_alloc": 3, "graph_capture": 4, "serving": 5}
 """Of a boot that measures its KV size."""
 _ALIVE = re.compile(r"\"POST /\S+ HTTP/[\d.]+\" 200|Avg generation throughput: (?!0\.0 )\d")
+
+
+@dataclass(frozen=True)
+class Aside:
+    """What was found before another server's boot, or its being ready, seemed to settle it."""
+
+    findings: list[Finding]
+    deaths: list[LogLine]
+    pids: frozenset[int]
 
 
 @dataclass
@@ -105,6 +119,9 @@ class Scan:
 
     def __init__(self) -> None:
         self.pids: set[int] = set()
+        self.is_of_server = False
+        """Whether any line is one that a server, or Python, prints."""
+        self._aside: Aside | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -127,6 +144,12 @@ class Scan:
         self._last_s: float | None = None
 
     @property
+    def first_trouble(self) -> int:
+        """The number of the first line that may tell of a failure; a log's end where none does."""
+        lines = [f.line for f in self.findings] + self.deaths
+        return min((line.number for line in lines), default=sys.maxsize)
+
+    @property
     def has_died(self) -> bool:
         return bool(self.deaths)
 
@@ -141,15 +164,19 @@ class Scan:
     def feed(self, line: LogLine) -> None:
         message = line.message
         if line.level in ("INFO", "") and (any(b in message for b in _BANNERS) or message.startswith("usage: ")):
+            self._set_aside(line, is_restart=line.pid is None or line.pid in self.pids)
             self._begin()
         if line.pid is not None:
             self.pids.add(line.pid)
+        self.is_of_server = self.is_of_server or is_of_server(line)
         if self.told_to_stop is None:
             self.stall.feed(line)
         self._last_s = line.time_s if line.time_s is not None else self._last_s
         if self.progress.feed(line):
             self.stall.move()
             self._note_progress(line)
+        if "GiB" in message and tells_card(message) and len(self.kept) < MAX_KEPT:
+            self.kept.append(line)
         if line.level in ("INFO", ""):
             self._note_life(line)
         if self._is_frame(line) or self.told_to_stop is not None or message.startswith(_SOURCE):
@@ -162,7 +189,7 @@ class Scan:
     def _note_life(self, line: LogLine) -> None:
         """A server that goes on was not killed by what came before."""
         message = line.message
-        if not self.progress.is_ready and any(word in message for word in _FACTS):
+        if not self.progress.is_ready and not tells_card(message) and any(word in message for word in _FACTS):
             self.kept.append(line)
         if self.findings and not self.deaths and _ALIVE.search(message):
             for finding in self.findings:
@@ -171,10 +198,23 @@ class Scan:
     def _note_progress(self, line: LogLine) -> None:
         """What refuses to start refuses in its phase: a boot that is well past it has survived."""
         if READY.search(line.message):
-            self.findings.clear()
+            self._note_ready(line)
         elif self.findings:
             now = ORDER[self.progress.phase]
             self.findings = [f for f in self.findings if f.kind not in REFUSALS or now < _survived_at(f.phase)]
+
+    def _note_ready(self, line: LogLine) -> None:
+        """It was killed by nothing that came before; an API server of another pid that ended is another server's."""
+        if line.pid is not None and any(d.process == line.process and d.pid != line.pid for d in self.deaths):
+            return
+        self._set_aside(line, is_restart=False)
+        self.findings, self.deaths = [], []
+
+    def _set_aside(self, line: LogLine, *, is_restart: bool) -> None:
+        """A boot that takes an earlier one's pid is its restart, as in a container: the earlier one is over."""
+        pids = frozenset(self.pids - {line.pid})
+        if self.findings:
+            self._aside = Aside(self.findings, self.deaths, pids) if pids and not is_restart else None
 
     def _is_frame(self, line: LogLine) -> bool:
         """Collects the functions of the traceback at hand, one traceback a process at a time."""
@@ -234,8 +274,12 @@ class Scan:
         self.findings.append(self._open)
 
     def _note_death(self, line: LogLine) -> None:
-        if line.level in ("ERROR", "CRITICAL", "WARNING") or not line.level:
-            self.deaths.append(line)
+        if line.level in ("INFO", "DEBUG"):
+            return
+        aside = self._aside
+        if aside is not None and not self.findings and line.pid in aside.pids and _BOOT_DEATH.search(line.message):
+            self.findings, self.deaths, self._aside = aside.findings, aside.deaths, None
+        self.deaths.append(line)
 
 
 def scan_log(lines: Iterable[LogLine]) -> Scan:

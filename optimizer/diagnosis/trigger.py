@@ -9,6 +9,7 @@ from optimizer.diagnosis.scan import Finding, Scan
 
 _FRAMES = {"_get_prompt_logprobs_dict", "compute_prompt_logprobs", "gather_logprobs", "compute_logprobs"}
 _PARAMETERS = re.compile(r"prompt_logprobs=\d+|\blogprobs=(?!None\b|0\b|1\b)\d+|\bn=(?!1\b)\d+")
+TRIGGERS = {"request_params": "a request's own parameters made the peak (prompt_logprobs, logprobs or n)"}
 _SIZES = re.compile(r"prompt_token_ids_len=(\d+)")
 
 

@@ -45,6 +45,10 @@ class LogFacts:
     non_default_args: Mapping[str, Any] | None = None
     """Without secrets."""
     max_model_len: int | None = None
+    device_memory_bytes: float | None = None
+    """The whole card (on a CPU: the RAM); of several the least."""
+    gpu_memory_utilization: float | None = None
+    """As the engine repeats it; the arguments may say it too."""
     is_ready: bool = False
     phases: Mapping[str, float] = field(default_factory=dict)
     """phase of the boot -> seconds"""
@@ -68,6 +72,13 @@ _LARGEST = {
     "graph_capture_s": re.compile(rf"Graph capturing finished in {_NUMBER} secs"),
     "init_s": re.compile(rf"init engine \(.*?\) took {_NUMBER} s"),
 }
+_CARD = re.compile(
+    rf"total capacity of {_NUMBER} GiB|; {_NUMBER} GiB total capacity|total_gpu_memory \({_NUMBER} ?GiB\)"
+    rf"|(?:[Mm]emory (?:on|of) [^()]{{0,80}}|GPU memory[^()]{{0,40}})\([\d.]+ ?/ ?{_NUMBER} ?GiB\)"
+)
+_UTILIZATION = re.compile(
+    r"(?:memory utilization (?:is )?\(|gpu_memory_utilization \(|\bgpu_memory_utilization['\"]?[=:] ?)(\d*\.\d+|1\b)"
+)
 _TELLING = re.compile(
     "version|LLM engine|KV cache|blocks|max model len|max_seq_len|took|takes|compil|non-default args|startup complete"
     "|set \\(|Uvicorn running"
@@ -94,9 +105,21 @@ def facts_of(lines: Iterable[LogLine]) -> LogFacts:
         init_s=found.numbers.get("init_s"),
         non_default_args=found.args,
         max_model_len=_int(found.numbers.get("max_model_len")),
+        device_memory_bytes=min((b for line in lines if (b := _card_bytes(line.message))), default=None),
+        gpu_memory_utilization=next((float(m[1]) for line in lines if (m := _UTILIZATION.search(line.message))), None),
         is_ready=found.progress.is_ready,
         phases=phase_seconds(lines),
     )
+
+
+def tells_card(message: str) -> bool:
+    """Whether it says how much memory the card has."""
+    return _card_bytes(message) is not None
+
+
+def _card_bytes(message: str) -> float | None:
+    match = _CARD.search(message) if "GiB" in message else None
+    return float(next(g for g in match.groups() if g).replace(",", "")) * GIB if match else None
 
 
 class _Found:

@@ -58,6 +58,23 @@ def test_no_kv_gives_the_smallest_utilization() -> None:  # case OOM-03
     assert "1.24 GiB" in judged(text("OOM-03")).advice[0]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "WARNING 11-29 10:00:05 [autotuner.py:1] skipped: GPU 0 has a total capacity of 80.00 GiB",
+        "INFO 11-29 10:00:05 [w.py:1] Free memory on device cuda:0 (78.60/80.00 GiB) on startup.",
+        "INFO 05-01 12:00:00 worker.py:267] the current vLLM instance can use total_gpu_memory (80.00GiB) x "
+        "gpu_memory_utilization (0.40) = 32.00GiB",
+    ],
+)
+def test_no_kv_reads_the_cards_size_from_the_log(said: str) -> None:  # case OOM-03
+    verdict = judged(f"{said}\n{text('OOM-03')}", arguments={"gpu_memory_utilization": 0.4})
+    assert verdict.bounds["total_bytes"] == 80 * GIB
+    assert verdict.bounds["gpu_memory_utilization_at_least"] == pytest.approx(0.4 + 1.24 / 80 + 0.01, abs=0.002)
+    given = judged(f"{said}\n{text('OOM-03')}", device_memory_bytes=40 * GIB)
+    assert given.bounds["total_bytes"] == 40 * GIB
+
+
 @pytest.mark.parametrize(("key", "most"), [("log_old", 43328), ("log_new", 74688)])
 def test_a_request_too_long_for_the_cache(key: str, most: int) -> None:  # case OOM-05
     needed = CASES["OOM-05"]["workload_max_total_tokens"]
@@ -168,6 +185,29 @@ def test_a_frozen_engine_is_a_hang() -> None:  # case DIAG-16
     lines = CASES["DIAG-16"]["log_every_10s"] * (CASES["DIAG-16"]["duration_s"] // 10)
     assert judged("\n".join(lines)).kind == "hang"
     assert summary(judged("", hang_s=120.0, was_ready=True)) == ("hang", "serving", False)
+
+
+STATISTICS = CASES["DIAG-16"]["log_every_10s"][0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{}",
+        "(APIServer pid=9) INFO 11-29 10:{m:02d}:{s:02d} [loggers.py:335] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg {}",
+        '2026-11-29T10:{m:02d}:{s:02d}Z {}\nINFO:     127.0.0.1:4000 - "GET /health HTTP/1.1" 200 OK',
+    ],
+)
+def test_statistics_that_stand_still_for_two_minutes_are_a_hang(line: str) -> None:  # case DIAG-16
+    lines = [line.format(STATISTICS, m=n // 6, s=n % 6 * 10) for n in range(12)]
+    assert summary(judged("\n".join(lines))) == ("hang", "serving", False)
+    assert judge("\n".join(lines[:3])) is None
+
+
+def test_statistics_that_come_rarely_are_judged_by_their_times() -> None:  # case DIAG-16
+    lines = [f"INFO 11-29 10:{n:02d}:00 [loggers.py:335] {STATISTICS}" for n in range(3)]
+    assert judged("\n".join(lines)).kind == "hang"
+    assert judge("\n".join(lines[:1])) is None
 
 
 def test_compilation_while_serving_is_no_failure() -> None:  # case DIAG-04

@@ -113,6 +113,8 @@ def test_facts_of_a_gpu_server() -> None:
         init_s=47.2,
         non_default_args={"model": "/models/m", "gpu_memory_utilization": 0.95},
         max_model_len=32768,
+        device_memory_bytes=79.19 * GIB,
+        gpu_memory_utilization=0.95,
         is_ready=True,
         phases=facts.phases,
     )
