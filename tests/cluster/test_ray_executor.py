@@ -26,6 +26,7 @@ from optimizer.workload.trace import Trace
 from search_spaces.config import Config
 from search_spaces.hardware import find_gpu
 from search_spaces.known_models import find_model
+from tests.forwarding_engine import ForwardingEngine
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "contract"))
 from faulty_engines import FaultyEngineSpec
@@ -63,6 +64,20 @@ class OnGpu:
 
     def build_for(self, slot: int, n_slots: int, gpu_uuids: tuple[str, ...]) -> Engine:
         return self.build()
+
+
+@dataclass(frozen=True)
+class UnequalVersions(OnGpu):
+    """A cluster of which one L4's node has another version than the other's."""
+
+    def build_for(self, slot: int, n_slots: int, gpu_uuids: tuple[str, ...]) -> Engine:
+        return OtherVersion(self.build()) if gpu_uuids == ("GPU-cccc",) else self.build()
+
+
+class OtherVersion(ForwardingEngine):
+    @property
+    def identity(self) -> str:
+        return "vLLM 0.31.1"
 
 
 def test_close_stops_engines_leaves_no_process_and_more_workers_than_cores_do_not_wait(tmp_path: Path) -> None:
@@ -171,6 +186,39 @@ def test_a_kind_that_no_node_has_is_refused_with_what_there_is(cluster: str) -> 
         (finished,) = collect(executor, 1)
         assert isinstance(finished.outcome, Broken)
         assert "runs on NVIDIA H100" in finished.outcome.cause and "has NVIDIA L4" in finished.outcome.cause
+
+
+def test_a_card_named_as_in_the_table_is_found_wherever_it_is(cluster: str) -> None:  # case GPU-02
+    with RayExecutor(OnGpu(SIMULATOR), study="named", address=cluster, gpu_name="A100-80", n_slots=1) as executor:
+        assert executor.engine_identity == ""
+        executor.submit(plan(0))
+        (finished,) = collect(executor, 1)
+        assert isinstance(finished.outcome, Measured)
+        assert [slot.badge.leased for slot in executor._slots if slot.stage == "idle" and slot.badge] == [("GPU-bbbb",)]
+        assert executor.engine_identity == SIMULATOR.build().identity
+        assert all("runs on A100-80" in notice and "has NVIDIA L4" in notice for notice in executor.notices)
+
+
+def test_workers_with_another_engine_than_the_drivers_stay_idle(cluster: str) -> None:
+    spec, mine = UnequalVersions(SIMULATOR), SIMULATOR.build().identity
+    with RayExecutor(spec, study="engines", address=cluster, gpu_class=L4, identity=mine, n_slots=1) as executor:
+        executor.submit(plan(0))
+        (finished,) = collect(executor, 1)
+        assert isinstance(finished.outcome, Measured)
+        while any(slot.stage in ("badge", "prepare") for slot in executor._slots):
+            executor.submit(plan(9))
+            executor.wait(1.0)
+        assert [s.badge.leased for s in executor._slots if s.stage != "retired" and s.badge] == [("GPU-aaaa",)]
+        (stranger,) = [s for s in executor._slots if s.badge and s.badge.leased == ("GPU-cccc",)]
+        assert stranger.cause == "not needed" or (f"measures {mine}" in stranger.cause and "0.31.1" in stranger.cause)
+
+
+def test_unequal_engines_end_a_study_that_knows_none(cluster: str) -> None:
+    with RayExecutor(UnequalVersions(SIMULATOR), study="versions", address=cluster, gpu_class=L4) as executor:
+        executor.submit(plan(0))
+        with pytest.raises(UserError, match="its results would not compare: install one version on every node"):
+            while executor.wait(5.0) or any(slot.stage in ("badge", "prepare") for slot in executor._slots):
+                executor.submit(plan(0))
 
 
 def test_unequal_gpus_are_refused_by_a_study_that_names_none(cluster: str) -> None:  # case GPU-02
