@@ -1,6 +1,9 @@
 """What vLLM refuses to start with: arguments, models, versions. Texts: vLLM 0.32 config/*.py (docs of each rule:
 engine/arg_utils.py), transformers_utils/config.py:840, model_executor/model_loader/default_loader.py:260,
-model_executor/models/registry.py:1206, argparse, pydantic, huggingface_hub, transformers."""
+model_executor/models/registry.py:1206, argparse, pydantic, huggingface_hub, transformers, triton.
+
+A kernel that needs more on-chip memory than the GPU has counts as `arguments`: the arguments chose the kernel, every
+boot of them fails alike, and no memory setting helps. A vLLM that is not installed counts as `version`."""
 
 from optimizer.diagnosis.sign import sign
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 LOGS = Path(__file__).parent / "logs"
 
-HEALTHY = ("boot_ok", "bad_requests", "gpu_boot_ok", "compile_ok", "engine_stopped")
+HEALTHY: tuple[str, ...] = ("boot_ok", "bad_requests", "gpu_boot_ok", "compile_ok", "engine_stopped")
 HEALTHY += ("engine_stopped_boot", "api_terminated_boot")
 """Nothing failed, or nothing that their text shows."""
 STOPPED = ("api_terminated_serving", "api_interrupted_serving")
