@@ -19,7 +19,7 @@ lint:
 	$(PYTHON) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
 
 test:
-	$(PYTHON) -m pytest -n 2 --dist loadgroup $(PYTEST_ARGUMENTS)
+	$(PYTHON) -m pytest -n 2 $(PYTEST_ARGUMENTS)
 
 # Regenerates the documents that are written by code; tests hold them to it.
 docs:

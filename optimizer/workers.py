@@ -258,5 +258,7 @@ def start_executor(options: SessionOptions, choice: EngineChoice, study: str) ->
         address=options.ray_address,
         gpus=choice.gpus,
         gpu_class=choice.gpu_class,
+        gpu_name=options.setup.gpu if options.ray_address is not None else None,
+        identity=choice.identity if choice.is_simulated or choice.gpus else None,
     ) as workers:
         yield workers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(missing, pytrace=False)
     pytest.skip(missing)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests that boot vLLM run one after another in one worker, beside everything else in the others: two engines at a
+    time would time each other. (`--dist loadgroup` of xdist 3.8 says so too, but pytest 9.2 does not hear it.)"""
+    from xdist.scheduler.loadscope import LoadScopeScheduling
+
+    class OneEngineAtATime(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "vllm" if nodeid.startswith("tests/real_engine/") or nodeid.endswith("[vllm]") else nodeid
+
+    return OneEngineAtATime(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ def simulator() -> Engine:
     return SimulatedEngine(SimulatorSpec(find_model("Llama-3.1-8B"), find_gpu("A100-40")))
 
 
-REAL = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.xdist_group("vllm"), pytest.mark.timeout(600)]
+REAL = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from search_spaces.config import Config
 from tests.real_engine.conftest import SMALL
 from tests.real_engine.loads import one_server, plan, saturated, trace
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.xdist_group("vllm"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 VOCABULARY = 512
 HANG_AFTER_S = 5.0

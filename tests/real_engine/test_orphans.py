@@ -26,7 +26,7 @@ from optimizer.identity import ROOT
 from optimizer.processes import existing, is_alive, shared_memory_of, wait_until_ended
 from tests.real_engine.conftest import SMALL
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.xdist_group("vllm"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 GONE_WITHIN_S = 30.0
 

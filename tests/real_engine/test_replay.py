@@ -26,7 +26,7 @@ from optimizer.workload.trace import Trace
 from tests.real_engine.tiny_model import VOCABULARY, write_tiny_model
 from tests.replay.traces import plan_of, target_of, trace_of
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.xdist_group("vllm"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MODEL, BLOCK_TOKENS, LONGEST = "tiny", 32, 2048
 MAIN = "from vllm.entrypoints.cli.main import main; main()"

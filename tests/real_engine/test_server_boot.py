@@ -16,7 +16,7 @@ from optimizer.engines.vllm.registry import STAMP
 from optimizer.processes import is_alive, shared_memory_of
 from tests.real_engine.conftest import Served
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.xdist_group("vllm"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def complete(url: str, model: str, **more: Any) -> dict[str, Any]:

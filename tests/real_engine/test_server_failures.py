@@ -22,7 +22,7 @@ from search_spaces.config import Config
 from search_spaces.parameter import Value
 from tests.real_engine.conftest import SMALL
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.xdist_group("vllm"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def fail(

@@ -12,7 +12,7 @@ import pytest
 
 from tests.real_engine.studies import descendants, seconds_until_gone, start, study_arguments, wait_for, write_trace
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.xdist_group("vllm"), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 MORE = ("--n-trials", "1", "--workers", "1", "--confirm", "pick")

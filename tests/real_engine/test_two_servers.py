@@ -20,7 +20,7 @@ from optimizer.workload.trace import Trace
 from tests.real_engine.conftest import SMALL
 from tests.real_engine.loads import plan, trace
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.xdist_group("vllm"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 
 N_REQUESTS, SPAN_S = 40, 6.0
 

@@ -25,7 +25,7 @@ from optimizer.engines.vllm.watch import Watch, WatchLog
 from search_spaces.config import Config
 from tests.real_engine.tiny_model import write_tiny_model
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.xdist_group("vllm"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 N_REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 16, 64, 256
 CONFIG = Config(
