@@ -119,6 +119,7 @@ def test_an_attached_server_is_measured_and_left_alone(engine: VllmEngine) -> No
 
 def test_an_attached_server_that_others_use_is_refused(engine: VllmEngine) -> None:
     engine.boot(PLACEMENT, 0)
+    engine.reset()
     url = engine.servers[0].url
     others = threading.Thread(target=lambda: engine.replay(plan(trace(40, 8.0))))
     others.start()

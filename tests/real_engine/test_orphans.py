@@ -117,7 +117,7 @@ def test_the_api_server_is_killed_while_it_serves(ready: Server) -> None:  # cas
     assert ready.exit_code == -signal.SIGKILL and ready.failure().kind == "killed"
 
 
-@pytest.mark.parametrize("delay_s", [1.0, 8.0, 16.0])
+@pytest.mark.parametrize("delay_s", [8.0])
 def test_the_guard_is_killed_while_it_boots(
     install: VllmInstall, tiny_model: Path, tmp_path: Path, delay_s: float
 ) -> None:
@@ -209,7 +209,7 @@ def owner(install: VllmInstall, tiny_model: Path, tmp_path: Path) -> Iterator[Ca
             one.close()
 
 
-@pytest.mark.parametrize("delay_s", [0.3, 5.0, 14.0])
+@pytest.mark.parametrize("delay_s", [0.3, 14.0])
 def test_the_owner_is_killed_while_it_boots(owner: Callable[[], Owner], delay_s: float) -> None:  # case PROC-04
     driver = owner()
     time.sleep(delay_s)

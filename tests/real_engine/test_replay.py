@@ -27,6 +27,9 @@ from tests.real_engine.tiny_model import VOCABULARY, write_tiny_model
 from tests.replay.traces import plan_of, target_of, trace_of
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
+MACHINE_NOISE = 2.5
+"""Two cores that run the server, both clients and other tests: a median TTFT moved fivefold between two of our own
+replays there. `bench/replay_client.py` compares the clients themselves, against a server that logs its own times."""
 
 MODEL, BLOCK_TOKENS, LONGEST = "tiny", 32, 2048
 MAIN = "from vllm.entrypoints.cli.main import main; main()"
@@ -221,7 +224,7 @@ def test_the_client_and_vllms_own_measure_the_same(
     print(ours, theirs)
     for name, their in theirs.items():
         mine = [figures[name] for figures in ours]
-        low, high = min(mine) / 1.35, max(mine) * 1.35
+        low, high = min(mine) / MACHINE_NOISE, max(mine) * MACHINE_NOISE
         assert low <= their <= high, f"{name}: ours {mine}, vllm bench serve {their}"
 
 
