@@ -50,12 +50,14 @@ def check_many(install: VllmInstall, word_lists: Sequence[Words]) -> list[Engine
 
 
 def refusal(install: VllmInstall, text: str) -> EngineFailed:
-    """vLLM's own words, with what to do about each flag that it does not know."""
+    """vLLM's own words, with what to do about each flag that it does not know. A flag of another version is kind
+    `version`, as in a log (`diagnosis.failure`)."""
     names = _FLAG.findall(text) if "unrecognized" in text else ()
     hints = [_hint(name.replace("_", "-"), install.version) for name in names]
+    kind = "version" if any(hints) else "arguments"
     said = re.sub(r"^.*?\berror: ", "", text)
     cause = "; ".join([f"vLLM {install.version} refuses its arguments: {said}", *filter(None, hints)])
-    return EngineFailed("arguments", "config", cause, is_config_fault=True, evidence=[text])
+    return EngineFailed(kind, "config", cause, is_config_fault=True, evidence=[text])
 
 
 def _hint(name: str, version: str) -> str:
