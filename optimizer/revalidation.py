@@ -118,7 +118,11 @@ def read_recorded(args: argparse.Namespace) -> Recorded:
     member = front.pick(args.pick) if args.trial is None else front.trial(args.trial)
     if member.values is None:
         raise UserError(f"--trial {member.trial}: was not measured ({member.cause or 'no reason recorded'})")
-    return Recorded(StudyFolder(path), manifest, Calibration.from_json(manifest.calibration), front, member)
+    try:
+        calibration = Calibration.from_json(manifest.calibration)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path / 'manifest.json'}: its calibration is damaged ({error}); restore the file") from None
+    return Recorded(StudyFolder(path), manifest, calibration, front, member)
 
 
 def options_of(manifest: Manifest, study_parser: argparse.ArgumentParser, vllm_python: str | None) -> SessionOptions:
@@ -126,7 +130,8 @@ def options_of(manifest: Manifest, study_parser: argparse.ArgumentParser, vllm_p
     if not manifest.command:
         raise UserError(f"{manifest.study}: an older version recorded no command; run the study again to validate it")
     options = read_options(study_parser.parse_args(list(manifest.command)))
-    return replace(options, vllm_python=vllm_python or options.vllm_python, n_workers=0)
+    python = vllm_python or options.vllm_python
+    return replace(options, vllm_python=python, n_workers=0, ray_address=None)  # here, one after another
 
 
 @contextlib.contextmanager

@@ -59,6 +59,9 @@ def test_the_same_rows_or_none(again: Validate, folder: Path, monkeypatch: pytes
     manifest.write_text(json.dumps({**body, "engine": "vLLM 9.9.9"}))
     code, _, err = again()
     assert code == 2 and "vLLM 9.9.9" in err and "use the same engine" in err
+    manifest.write_text(json.dumps({**body, "calibration": {"values": [1]}}))
+    code, _, err = again()
+    assert code == 2 and "its calibration is damaged" in err and err.count("\n") == 1
     manifest.write_text(json.dumps({**body, "command": []}))
     code, _, err = again()
     assert code == 2 and "recorded no command" in err
