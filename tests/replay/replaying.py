@@ -23,7 +23,7 @@ def against(script: Script, trace: Any = None, **more: Any) -> ReplayResult:
         return replayed(plan_of(trace or trace_of([0.0]), target_of(peer.url), **more))
 
 
-def wait_for(is_so: Callable[[], bool], within_s: float = 10.0) -> None:
+def wait_for(is_so: Callable[[], bool], within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not is_so():
         assert time.monotonic() < deadline

@@ -52,7 +52,7 @@ def start(folder: Path, *words: str, text: str = SERVER) -> Guarded:
     return Guarded([*code(text), *words], dict(os.environ), folder / "server.log")
 
 
-def wait_for(condition: Callable[[], object], within_s: float = 10.0) -> None:
+def wait_for(condition: Callable[[], object], within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s} s"
