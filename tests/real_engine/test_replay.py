@@ -214,10 +214,11 @@ def test_text_goes_through_the_chat_endpoint(served_url: str) -> None:
 def test_the_client_and_vllms_own_measure_the_same(
     served_url: str, vllm_python: str, model: Path, tmp_path: Path
 ) -> None:
-    """The same window on the same server: ours, theirs, ours again. Medians within what this machine's noise allows."""
+    """The same window on the same server: ours, theirs, ours again, at a rate that builds no queue. ITL as a mean: where
+    its loop is late vLLM's client reads several messages at once, and the median of its gaps is then about 0."""
     rng = np.random.default_rng(3)
-    n = 60
-    trace = trace_of(np.sort(rng.uniform(0.0, 12.0, n)), rng.integers(64, 320, n) // 32 * 32, rng.integers(20, 60, n))
+    n = 30
+    trace = trace_of(np.sort(rng.uniform(0.0, 15.0, n)), rng.integers(64, 320, n) // 32 * 32, rng.integers(20, 60, n))
     ours = [of_records(replayed(plan_for(served_url, trace, seed=seed))) for seed in (1, 2)]
     theirs = bench_serve(served_url, vllm_python, model, trace, tmp_path)
     ours.append(of_records(replayed(plan_for(served_url, trace, seed=3))))
@@ -233,7 +234,7 @@ def of_records(result: ReplayResult) -> dict[str, float]:
     duration_s = result.end_s - min(r.sent_s for r in result.records)
     return {
         "ttft_ms": 1e3 * float(np.median([r.token_times_s[0] - r.sent_s for r in result.records])),
-        "itl_ms": 1e3 * float(np.median(np.concatenate([r.gaps_s for r in result.records]))),
+        "itl_ms": 1e3 * float(np.concatenate([r.gaps_s for r in result.records]).mean()),
         "tokens_per_s": sum(r.output_tokens for r in result.records) / duration_s,
     }
 
@@ -257,6 +258,6 @@ def bench_serve(url: str, python: str, model: Path, trace: Trace, folder: Path) 
     assert result["completed"] == len(rows) and result["output_lens"] == trace.output_tokens.tolist()
     return {
         "ttft_ms": result["median_ttft_ms"],
-        "itl_ms": result["median_itl_ms"],
+        "itl_ms": result["mean_itl_ms"],
         "tokens_per_s": result["output_throughput"],
     }
