@@ -32,7 +32,8 @@ SERVER = """
     block = shared_memory.SharedMemory(create=True, size=4096)
     print("shared", block.name, flush=True)
     quiet = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-    maps = f"import mmap; f = open('/dev/shm/{block.name}', 'r+b'); m = mmap.mmap(f.fileno(), 0); print('mapped'); "
+    maps = f"import mmap, os; f = open('/dev/shm/{block.name}', 'r+b'); m = mmap.mmap(f.fileno(), 0); "
+    maps += "os.write(1, b'mapped' + bytes([10])); "  # at once: print writes text and line end apart
     subprocess.Popen([sys.executable, "-u", "-c", maps + quiet + "time.sleep(600)"])
     quiet += "time.sleep(600)"
     if "daemon" in sys.argv:
