@@ -19,6 +19,8 @@ from pathlib import Path
 import psutil
 
 PR_SET_PDEATHSIG = 1
+THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""What a Ray worker of ours gets for itself, and a server must not inherit: there it would cap the engine's threads."""
 PR_SET_CHILD_SUBREAPER = 36
 """linux/prctl.h"""
 SHARED_MEMORY = "/dev/shm/"

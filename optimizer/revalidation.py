@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from objectives.comparison import Comparison
-from objectives.measurement import Load
 from objectives.objective import Objective
 from objectives.titles import title_of
 from optimizer.cluster.inline import InlineExecutor
@@ -34,10 +33,10 @@ from optimizer.study.runs import Runs
 from optimizer.study.setup import Setup, placement_of, prepare
 from optimizer.study.traffic import Traffic, prepare_traffic
 from optimizer.study.validation import Remeasured, Validator
+from optimizer.trial import LOAD_ORDER
 from optimizer.workers import EngineChoice, choose_engine, find_hardware
 
 HELD_OUT = "held-out"
-LOADS: tuple[Load, ...] = ("steady", "stress", "saturation")
 MOST_REPEATS = 50
 
 
@@ -195,7 +194,7 @@ def _measure(
         runs,
     )
     name = f"trial {member.trial}"
-    (again,) = validator.measure([(name, placement)], setup.traffic.loads(rate, LOADS))
+    (again,) = validator.measure([(name, placement)], setup.traffic.loads(rate, LOAD_ORDER))
     assert member.values is not None
     same = validator.compare(again.values, member.values) if again.values else None
     verdict = Verdict(
@@ -209,7 +208,9 @@ def _measure(
         return verdict
     title, traffic, is_held_out = other
     later = replace(validator, first_run=validator.first_run + n_repeats)
-    return _on_other(verdict, later, title, traffic.loads(rate, LOADS, is_held_out=is_held_out), placement, reference)
+    return _on_other(
+        verdict, later, title, traffic.loads(rate, LOAD_ORDER, is_held_out=is_held_out), placement, reference
+    )
 
 
 def _on_other(

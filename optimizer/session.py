@@ -49,14 +49,13 @@ from optimizer.study.setup import Setup, placement_of, prepare
 from optimizer.study.side_by_side import hold_to
 from optimizer.study.stages import ADVANCED, FAST, seqs_names
 from optimizer.study.text_probe import TextFigure, TextProbe
-from optimizer.trial import StopRule
+from optimizer.trial import LOAD_ORDER, StopRule
 from optimizer.workers import EngineChoice, choose_engine, find_hardware, start_executor
 
 MAX_ROUNDS = 3
 """Rounds of confirmation, the second and third for what takes the place of members that did not hold."""
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
-ALL_LOADS: tuple[Load, ...] = ("steady", "stress", "saturation")
 N_BELOW = 2
 """Nearest misses for which a rate below R is looked for."""
 
@@ -198,7 +197,7 @@ class Session:
             base_point=setup.base_point,
             grid=space.grid,
             place=setup.place,
-            loads=setup.traffic.loads(calibration.rate_per_s, ALL_LOADS),
+            loads=setup.traffic.loads(calibration.rate_per_s, LOAD_ORDER),
             n_trials=budget.n_trials,
             n_stable=budget.stable_trials if max(levels, default=1) > 1 else 0,
             n_levels=max(levels, default=1),
@@ -253,7 +252,7 @@ class Session:
         reference = next(r for r in self._setup.references if r.name == calibration.reference)
         return Confirmer(
             judge=judge,
-            loads=self._setup.traffic.loads(calibration.rate_per_s, ALL_LOADS, is_held_out=is_held_out),
+            loads=self._setup.traffic.loads(calibration.rate_per_s, LOAD_ORDER, is_held_out=is_held_out),
             is_held_out=is_held_out,
             steady_again=self._loads(calibration.rate_per_s, ("steady",)),
             reference=reference.placement,

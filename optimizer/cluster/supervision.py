@@ -24,7 +24,7 @@ import psutil
 from optimizer.cluster.supervisor import END_WITHIN_S, OWNER_FILE
 from optimizer.errors import Unavailable
 from optimizer.identity import ROOT
-from optimizer.processes import end_all, existing, is_alive, session_of, stamped, wait_until_ended
+from optimizer.processes import THREAD_LIMITS, end_all, existing, is_alive, session_of, stamped, wait_until_ended
 
 DIRECTORY_PREFIX = "vco-ray-"
 STAMP = "VCO_RAY_DIRECTORY"
@@ -33,7 +33,6 @@ OBJECT_STORE_BYTES = 100 * 2**20
 """Plans and outcomes are a few megabytes; Ray's minimum is 75 MiB."""
 LONGEST_DIRECTORY = 22
 """Ours adds 17 characters and Ray's sockets up to 65 more; the kernel allows 107, macOS 103."""
-THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _TOKEN = secrets.token_hex(32)
 """One secret for every local Ray of this process: Ray reads it once and keeps it."""
 

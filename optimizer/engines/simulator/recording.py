@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from objectives.measurement import EngineCounters, EngineSample, RequestRecord
 from optimizer.engines.engine import LoadPlan
 from optimizer.engines.simulator.replica import FOREVER, Gauges, Replica
 from optimizer.engines.simulator.sequence import Sequence
+from optimizer.engines.window import CountedWindow, between_arrivals
 from optimizer.workload.trace import Trace
 
 INBOUND_S = 0.0135
@@ -86,24 +86,13 @@ def counters_of(replica: Replica, sequences: Seq[Sequence], ends: NDArray[np.flo
     )
 
 
-@dataclass(frozen=True)
-class CountedWindow:
-    """Where output tokens are counted."""
-
-    from_s: float
-    until_s: float
-    was_full: bool | None
-
-
 def counted_window(plan: LoadPlan, replicas: Seq[Replica], records: Seq[RequestRecord], end_s: float) -> CountedWindow:
     """Steady and stress: first to last measured arrival. Saturation: every running set full, no queue empty yet.
 
     Where a running set was never full (the token budget binds, or the load is small), or one queue emptied before
     another set was full, the throughput is a lower bound: from the first token, `was_full` False."""
     if plan.load != "saturation":
-        arrivals = plan.trace.arrival_s[plan.n_warmup :]
-        bounds = (float(arrivals[0]), float(arrivals[-1])) if arrivals.size else (0.0, 0.0)
-        return CountedWindow(*bounds, None)
+        return between_arrivals(plan)
     loaded = [r for r in replicas if r.n_measured]
     full = [r.scheduler.full_s for r in loaded]
     empty = [end_s if r.queue_empty_s is None else r.queue_empty_s for r in loaded]

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optimizer.deployment.secrets import MASK, has_secret, is_secret_name
+from optimizer.processes import THREAD_LIMITS
 
-THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-"""What a Ray worker gets for itself; on a server it would cap the engine's threads."""
 OF_ANOTHER_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 DROPPED = {
     "VLLM_ENABLE_STARTUP_PLAN": "it would reuse the KV size of another trial, whatever its memory share",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,21 +10,13 @@ from numpy.typing import NDArray
 from objectives.measurement import PhaseMeasurement, RequestRecord
 from optimizer.engines.engine import LoadPlan
 from optimizer.engines.vllm.watch import WatchLog
+from optimizer.engines.window import CountedWindow, between_arrivals
 from optimizer.replay.client import ReplayResult
 
 COUNTED_FROM_S = 0.25
 """The reading that falls on time 0 is stamped when its answer came, a little later."""
 FULL_SHARE = 0.95
 """A running set this near to the most that ever ran counts as full: requests end and start all the time."""
-
-
-@dataclass(frozen=True)
-class CountedWindow:
-    """Where output tokens are counted, seconds on the phase clock."""
-
-    from_s: float
-    until_s: float
-    was_full: bool | None
 
 
 def phase_of(
@@ -62,9 +53,7 @@ def counted_window(
     Where nothing ever held a request back (no limit was reached: fewer ran than `most_running` allows), there was no
     queue but the prefill's: the throughput is a lower bound, counted from the first token to the end."""
     if plan.load != "saturation":
-        arrivals = plan.trace.arrival_s[plan.n_warmup :]
-        bounds = (float(arrivals[0]), float(arrivals[-1])) if arrivals.size else (0.0, 0.0)
-        return CountedWindow(*bounds, None)
+        return between_arrivals(plan)
     streams = [r.token_times_s for r in records if r.token_times_s.size]
     if not streams:
         return CountedWindow(0.0, end_s, False)
