@@ -18,8 +18,10 @@ lint:
 	$(PYTHON) -m mypy
 	$(PYTHON) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
 
+# Tests that compare times run first, with nothing beside them.
 test:
-	$(PYTHON) -m pytest -n 2 $(PYTEST_ARGUMENTS)
+	quiet=0; $(PYTHON) -m pytest -m quiet $(PYTEST_ARGUMENTS) || quiet=$$?; \
+	$(PYTHON) -m pytest -n 2 -m 'not quiet' $(PYTEST_ARGUMENTS) && exit $$quiet
 
 # Regenerates the documents that are written by code; tests hold them to it.
 docs:

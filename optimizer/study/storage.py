@@ -16,6 +16,7 @@ from optuna.storages import RDBStorage
 from optimizer.deployment.secrets import mask as mask_secrets
 from optimizer.errors import OptimizerError, Unavailable, UserError
 from optimizer.study.files import full_disk
+from optimizer.study.interrupts import WholeStorage
 
 LOCK_TIMEOUT_S = 60.0
 """How long SQLite waits for a reader (a dashboard loading thousands of trials) before it gives up once."""
@@ -48,7 +49,7 @@ def open_storage(url: str) -> RDBStorage:
         arguments = {"connect_args": {"timeout": LOCK_TIMEOUT_S}}
     elif url.startswith("postgres"):
         arguments = {"connect_args": {"connect_timeout": 10}, "pool_pre_ping": True}
-    return _connect(url, lambda: RDBStorage(url, engine_kwargs=arguments))
+    return _connect(url, lambda: WholeStorage(url, engine_kwargs=arguments))
 
 
 def check_storage_url(url: str) -> None:

@@ -115,7 +115,7 @@ def test_every_token_asked_for_arrives_once_and_in_order(engine: Engine) -> None
         assert record.failure is None
         assert record.output_tokens == record.asked_output_tokens == of.output_tokens[record.request_id]
         assert record.prompt_tokens == of.prompt_tokens[record.request_id]
-        assert np.all(np.diff(record.token_times_s) > 0)
+        assert np.all(np.diff(record.token_times_s) >= 0), "a late reader finds two messages at once"
         assert record.ttft_s is not None
         assert record.ttft_s > 0
         assert record.sent_s >= record.scheduled_s - 1e-6

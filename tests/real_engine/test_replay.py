@@ -211,22 +211,35 @@ def test_text_goes_through_the_chat_endpoint(served_url: str) -> None:
         assert record.failure is None and 1 <= record.output_tokens <= 12 and record.prompt_tokens > 30
 
 
+@pytest.mark.quiet
 def test_the_client_and_vllms_own_measure_the_same(
     served_url: str, vllm_python: str, model: Path, tmp_path: Path
 ) -> None:
     """The same window on the same server: ours, theirs, ours again, at a rate that builds no queue. ITL as a mean: where
-    its loop is late vLLM's client reads several messages at once, and the median of its gaps is then about 0."""
+    its loop is late vLLM's client reads several messages at once, and the median of its gaps is then about 0. A round
+    in which the machine was busy with something else is done again, at most twice."""
     rng = np.random.default_rng(3)
     n = 30
     trace = trace_of(np.sort(rng.uniform(0.0, 15.0, n)), rng.integers(64, 320, n) // 32 * 32, rng.integers(20, 60, n))
-    ours = [of_records(replayed(plan_for(served_url, trace, seed=seed))) for seed in (1, 2)]
-    theirs = bench_serve(served_url, vllm_python, model, trace, tmp_path)
-    ours.append(of_records(replayed(plan_for(served_url, trace, seed=3))))
-    print(ours, theirs)
+    for number in range(3):
+        seeds = iter(range(1 + 3 * number, 4 + 3 * number))
+        ours = [of_records(replayed(plan_for(served_url, trace, seed=next(seeds)))) for _ in range(2)]
+        theirs = bench_serve(served_url, vllm_python, model, trace, tmp_path)
+        ours.append(of_records(replayed(plan_for(served_url, trace, seed=next(seeds)))))
+        print(ours, theirs)
+        apart = disagreements(ours, theirs)
+        if not apart:
+            return
+    raise AssertionError(apart)
+
+
+def disagreements(ours: list[dict[str, float]], theirs: dict[str, float]) -> list[str]:
+    found = []
     for name, their in theirs.items():
         mine = [figures[name] for figures in ours]
-        low, high = min(mine) / MACHINE_NOISE, max(mine) * MACHINE_NOISE
-        assert low <= their <= high, f"{name}: ours {mine}, vllm bench serve {their}"
+        if not min(mine) / MACHINE_NOISE <= their <= max(mine) * MACHINE_NOISE:
+            found.append(f"{name}: ours {mine}, vllm bench serve {their}")
+    return found
 
 
 def of_records(result: ReplayResult) -> dict[str, float]:

@@ -14,7 +14,7 @@ from optimizer.engines.build import RealEngineSpec
 from optimizer.engines.engine import Instance, LoadPlan, Placement, Sharing
 from optimizer.engines.vllm.engine import VllmEngine
 from optimizer.engines.vllm.spec import VllmSpec
-from optimizer.trial import Measured, TrialPlan, run_trial
+from optimizer.trial import Broken, Measured, TrialPlan, run_trial
 from optimizer.workload.mix import merge
 from optimizer.workload.trace import Trace
 from tests.real_engine.conftest import SMALL
@@ -57,8 +57,7 @@ def ratio(engine: VllmEngine, sharing: Sharing) -> float:
     """Median ITL of `chat` beside a saturated neighbour over the same beside an idle one."""
     samples = []
     for k, load in enumerate((beside_a_queue(), alone())):
-        outcome = run_trial(TrialPlan(0, k, "isolation", placement(sharing), (load,), 0), engine)
-        assert isinstance(outcome, Measured), outcome
+        outcome = measured(TrialPlan(0, k, "isolation", placement(sharing), (load,), 0), engine)
         found = load_samples([outcome.measurement], "steady")
         assert found is not None
         samples.append(found)
@@ -67,6 +66,18 @@ def ratio(engine: VllmEngine, sharing: Sharing) -> float:
     return value
 
 
+def measured(of: TrialPlan, engine: VllmEngine) -> Measured:
+    """As a study does it: a run that the machine broke (the client read late) is made again, at most twice."""
+    for _ in range(3):
+        outcome = run_trial(of, engine)
+        if not isinstance(outcome, Broken):
+            break
+        print(outcome)
+    assert isinstance(outcome, Measured), outcome
+    return outcome
+
+
+@pytest.mark.quiet
 def test_a_trial_of_two_servers_and_what_shared_cores_cost(engine: VllmEngine) -> None:
     apart = ratio(engine, "mig")
     servers = engine.servers
