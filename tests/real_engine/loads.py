@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from objectives.measurement import Load
-from optimizer.engines.engine import Instance, LoadPlan, Placement
+from optimizer.engines.engine import Engine, Instance, LoadPlan, Placement
+from optimizer.trial import Broken, Measured, TrialPlan, run_trial
 from optimizer.workload.trace import Trace
 from search_spaces.config import Config
 
@@ -31,3 +32,14 @@ def saturated(of: Trace) -> LoadPlan:
 
 def one_server(config: Config) -> Placement:
     return Placement((Instance("server", config, ("default",)),))
+
+
+def measured(of: TrialPlan, engine: Engine) -> Measured:
+    """As a study does it: a run that the machine broke (the client read late) is made again, at most twice."""
+    for _ in range(3):
+        outcome = run_trial(of, engine)
+        if not isinstance(outcome, Broken):
+            break
+        print(outcome.cause)
+    assert isinstance(outcome, Measured), outcome
+    return outcome

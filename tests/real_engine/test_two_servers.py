@@ -14,11 +14,11 @@ from optimizer.engines.build import RealEngineSpec
 from optimizer.engines.engine import Instance, LoadPlan, Placement, Sharing
 from optimizer.engines.vllm.engine import VllmEngine
 from optimizer.engines.vllm.spec import VllmSpec
-from optimizer.trial import Broken, Measured, TrialPlan, run_trial
+from optimizer.trial import TrialPlan
 from optimizer.workload.mix import merge
 from optimizer.workload.trace import Trace
 from tests.real_engine.conftest import SMALL
-from tests.real_engine.loads import plan, trace
+from tests.real_engine.loads import measured, plan, trace
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -64,17 +64,6 @@ def ratio(engine: VllmEngine, sharing: Sharing) -> float:
     value = isolation_ratio(samples[0], samples[1], "chat", "itl_ms", 50)
     assert value is not None
     return value
-
-
-def measured(of: TrialPlan, engine: VllmEngine) -> Measured:
-    """As a study does it: a run that the machine broke (the client read late) is made again, at most twice."""
-    for _ in range(3):
-        outcome = run_trial(of, engine)
-        if not isinstance(outcome, Broken):
-            break
-        print(outcome)
-    assert isinstance(outcome, Measured), outcome
-    return outcome
 
 
 @pytest.mark.quiet
