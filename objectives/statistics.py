@@ -1,4 +1,4 @@
-"""Percentiles with their uncertainty, from raw samples; and the noise floor of repeating one window.
+"""Percentiles with their uncertainty, from raw samples.
 
 What never came (a failed request's first token) counts as slower than everything that came: a percentile whose rank
 falls on it is None, never a number. An empty sample has no mean and no percentile. Nothing here returns NaN or inf.
@@ -7,7 +7,7 @@ falls on it is None, never a number. An empty sample has no mean and no percenti
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,34 +113,3 @@ def _binomial_cdf(n: int, p: float) -> tuple[int, NDArray[np.float64]]:
     log_pmf = np.concatenate([[0.0], np.cumsum(np.log((n - k) / (k + 1)) + math.log(p / (1 - p)))])
     pmf = np.exp(log_pmf - log_pmf.max())
     return first, np.cumsum(pmf / pmf.sum())
-
-
-def noise_floor(groups: Sequence[Sequence[float]]) -> float | None:
-    """Relative difference below which two single runs of one window are a tie.
-
-    `groups` holds repeats of one metric, one group a configuration. The floor is the 95 % bound on the ratio of two
-    runs when nothing changed: exp(t(0.975, dof) * sqrt(2) * s) - 1, with s the pooled standard deviation of the
-    logarithms. None when no configuration was repeated or a value is not positive. With few repeats t is large, and
-    so is the floor: that is what few repeats know."""
-    if any(not math.isfinite(v) or v <= 0 for group in groups for v in group):
-        return None
-    logs = [np.log(np.asarray(group, np.float64)) for group in groups if len(group) >= 2]
-    dof = sum(g.size - 1 for g in logs)
-    if not dof:
-        return None
-    spread = math.sqrt(sum(float(((g - g.mean()) ** 2).sum()) for g in logs) / dof)
-    return math.expm1(min(student_t(dof) * math.sqrt(2) * spread, 50.0))
-
-
-_T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""97.5 % points of Student's t for 1..10 degrees of freedom (any statistical table)."""
-
-
-def student_t(dof: int) -> float:
-    """97.5 % point of Student's t: tabulated up to 10, then expanded about the normal (Abramowitz & Stegun 26.7.5)."""
-    if dof < 1:
-        raise ValueError(f"Student's t needs at least 1 degree of freedom, got {dof}")
-    if dof <= len(_T_975):
-        return _T_975[dof - 1]
-    z = 1.959964
-    return z + (z**3 + z) / (4 * dof) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * dof**2)

@@ -10,7 +10,6 @@ from optimizer.diagnosis.scan import Finding, Scan
 _FRAMES = {"_get_prompt_logprobs_dict", "compute_prompt_logprobs", "gather_logprobs", "compute_logprobs"}
 _PARAMETERS = re.compile(r"prompt_logprobs=\d+|\blogprobs=(?!None\b|0\b|1\b)\d+|\bn=(?!1\b)\d+")
 TRIGGERS = {"request_params": "a request's own parameters made the peak (prompt_logprobs, logprobs or n)"}
-_SIZES = re.compile(r"prompt_token_ids_len=(\d+)")
 
 
 def trigger_of(root: Finding, scan: Scan) -> str:
@@ -30,8 +29,3 @@ def describe_in_flight(in_flight: Sequence[tuple[int, int]], kind: str) -> list[
     longest = max(in_flight, key=sum)
     tokens = sum(prompt + output for prompt, output in in_flight)
     return [f"in flight: {len(in_flight)} requests, {tokens} tokens, the longest {longest[0]} + {longest[1]}"]
-
-
-def sizes_in_dump(scan: Scan) -> list[int]:
-    """Prompt tokens of the requests that the step at hand began, from vLLM's dump (logging_utils/dump_input.py)."""
-    return [int(n) for line in scan.dumps for n in _SIZES.findall(line.message)]

@@ -219,11 +219,6 @@ class StudyRecord:
         values = [t.values for t in feasible if t.values is not None]
         return tuple(feasible[i] for i in front(values, self.terms.objectives, floors))
 
-    def least_violating(self, n: int = 5) -> tuple[TrialRecord, ...]:
-        """The trials nearest to feasible, for when none is: smallest total violation first."""
-        tried = [t for t in self.trials() if t.violations and not t.is_feasible]
-        return tuple(sorted(tried, key=lambda t: (t.total_violation, t.number))[:n])
-
     # inside
 
     def _do(self, call: Callable[[], T]) -> T:

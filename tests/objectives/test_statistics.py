@@ -11,10 +11,8 @@ from objectives.statistics import (
     MIN_N_P95,
     MIN_N_P99,
     Interval,
-    noise_floor,
     rank_interval,
     sample,
-    student_t,
 )
 
 floats = st.floats(0, 1e6, allow_nan=False)
@@ -78,27 +76,3 @@ def test_the_interval_covers_as_often_as_it_says() -> None:
         assert interval.low is not None and interval.high is not None
         hits += interval.low <= truth <= interval.high
     assert hits / 400 >= 0.93
-
-
-def test_noise_floor_holds_for_two_runs_of_the_same() -> None:
-    rng = np.random.default_rng(1)
-    groups = [list(100 * rng.lognormal(0, 0.02, 3)) for _ in range(300)]
-    floor = noise_floor(groups)
-    assert floor is not None
-    pairs = 100 * rng.lognormal(0, 0.02, (4000, 2))
-    ratio = pairs.max(axis=1) / pairs.min(axis=1) - 1
-    assert (ratio <= floor).mean() == pytest.approx(0.95, abs=0.025)
-
-
-def test_noise_floor_of_few_repeats_is_wide_and_of_none_unknown() -> None:
-    assert noise_floor([[100.0, 102.0]]) > noise_floor([[100.0, 102.0]] * 10)  # type: ignore[operator]
-    assert noise_floor([[100.0], [50.0]]) is None
-    assert noise_floor([]) is None
-    assert noise_floor([[0.0, 1.0]]) is None
-    assert noise_floor([[math.nan, 1.0]]) is None
-    assert noise_floor([[7.0, 7.0, 7.0]]) == 0.0
-
-
-@pytest.mark.parametrize(("dof", "point"), [(1, 12.706), (10, 2.228), (11, 2.201), (30, 2.042), (120, 1.980)])
-def test_students_t(dof: int, point: float) -> None:
-    assert student_t(dof) == pytest.approx(point, abs=0.003)
