@@ -168,6 +168,10 @@ _FIGURES: tuple[_Figure, ...] = (
         _plain(throughput.cached_prompt_share),
     ),
     _Figure(
+        "prefix_hit_share", "share", None, "increases of vllm:prefix_cache_hits_total / prefix_cache_queries_total",
+        _plain(preemption.prefix_hit_share),
+    ),
+    _Figure(
         "requests_per_s_per_gpu", "requests/s/GPU", "maximize", "requests whose last token arrived in the window",
         _plain(throughput.requests_per_s_per_gpu),
     ),
@@ -205,6 +209,14 @@ _FIGURES: tuple[_Figure, ...] = (
     _Figure(
         "waiting_mean", "requests", "minimize", "mean waiting requests, summed over instances",
         _plain(lambda s: preemption.gauge_mean(s, lambda g: g.n_waiting)),
+    ),
+    _Figure(
+        "waiting_max", "requests", "minimize", "longest waiting queue of any instance",
+        _plain(lambda s: preemption.gauge_max(s, lambda g: g.n_waiting)),
+    ),
+    _Figure(
+        "kv_usage_mean", "share", None, "mean share of KV blocks in use, on the instance where it is highest",
+        _plain(lambda s: preemption.gauge_worst_mean(s, lambda g: g.kv_usage)),
     ),
     _Figure(
         "kv_usage_max", "share", None, "highest share of KV blocks in use on any instance",

@@ -61,6 +61,16 @@ def min_free_memory_bytes(samples: LoadSamples) -> float | None:
     return None if None in known else float(min(v for v in known if v is not None))
 
 
+def prefix_hit_share(samples: LoadSamples) -> float | None:
+    """Tokens found in the prefix cache over tokens looked up, all engines and runs; None if any engine's is unread."""
+    counters = [c for p in samples.phases for c in p.counters.values()]
+    queries, hits = [c.prefix_queries_tokens for c in counters], [c.prefix_hits_tokens for c in counters]
+    if None in queries or None in hits:
+        return None
+    n_queries = sum(q for q in queries if q is not None)
+    return sum(h for h in hits if h is not None) / n_queries if n_queries else None
+
+
 Gauge = Callable[[EngineSample], float | None]
 
 
@@ -72,6 +82,14 @@ def gauge_mean(samples: LoadSamples, gauge: Gauge) -> float | None:
             return None
         total += float(np.mean([r for r in readings if r is not None]))
     return total if any(p.samples for p in samples.phases) else None
+
+
+def gauge_worst_mean(samples: LoadSamples, gauge: Gauge) -> float | None:
+    """Mean over the window of one gauge on the instance where that is highest; None if a reading is missing."""
+    readings = _by_instance(samples, gauge)
+    if not readings or any(not own or None in own for own in readings):
+        return None
+    return max(float(np.mean([r for r in own if r is not None])) for own in readings)
 
 
 def gauge_max(samples: LoadSamples, gauge: Gauge) -> float | None:

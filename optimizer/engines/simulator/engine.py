@@ -189,7 +189,7 @@ class SimulatedEngine:
         for replica, own in zip(replicas, rows, strict=True):
             ends = np.asarray(replica.step_ends_s)
             counters[replica.name] = recording.counters_of(
-                replica, [sequences[row] for row in own if row in sequences], ends
+                replica, plan.trace, [sequences[row] for row in own if row in sequences], ends
             )
             for row in own:
                 if row >= plan.n_warmup:

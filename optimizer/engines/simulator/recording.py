@@ -46,13 +46,16 @@ def record(
     )
 
 
+def _token_runs(sequence: Sequence, n_steps: int) -> list[tuple[int, int]]:
+    """Steps [first, end) that each gave it one token, the run that the phase's end cut included."""
+    cut = [(sequence.range_start, n_steps)] if 0 <= sequence.range_start < n_steps else []
+    return [*sequence.ranges, *cut]
+
+
 def _token_times(sequence: Sequence, ends: NDArray[np.float64]) -> NDArray[np.float64]:
-    ranges = list(sequence.ranges)
-    if sequence.range_start >= 0:
-        ranges.append((sequence.range_start, ends.size))
-    if len(ranges) == 1:
-        return ends[ranges[0][0] : ranges[0][1]] + OUTBOUND_S
-    parts = [ends[a:b] for a, b in ranges]
+    parts = [ends[first:end] for first, end in _token_runs(sequence, ends.size)]
+    if len(parts) == 1:
+        return parts[0] + OUTBOUND_S
     return np.concatenate(parts) + OUTBOUND_S if parts else np.empty(0)
 
 
@@ -75,15 +78,35 @@ def as_sample(name: str, g: Gauges) -> EngineSample:
     return EngineSample(g.time_s, name, g.n_running, g.n_waiting, g.kv_usage, g.n_preemptions)
 
 
-def counters_of(replica: Replica, sequences: Seq[Sequence], ends: NDArray[np.float64]) -> EngineCounters:
-    """Increases since time 0, warm-up requests that were still being served included."""
-    started = [s for s in sequences if s.first_step_s is not None and s.first_step_s >= 0.0]
+def counters_of(replica: Replica, trace: Trace, sequences: Seq[Sequence], ends: NDArray[np.float64]) -> EngineCounters:
+    """Increases since time 0 as vLLM counts them, warm-up requests that were still being served included.
+
+    Prompt tokens count when the first token comes (v1/metrics/stats.py:505), look-ups in the prefix cache at the first
+    admission (:138), queue and prefill times when the request finishes (:581)."""
+    since = int(np.searchsorted(ends, 0.0))
+    runs = [_token_runs(s, ends.size) for s in sequences]
+    started = [(s, ends[r[0][0]]) for s, r in zip(sequences, runs, strict=True) if r]
+    answered = [(s, first_s) for s, first_s in started if first_s >= 0.0]
+    finished = [(s, first_s) for s, first_s in started if replica.finished_s.get(s.index, -1.0) >= 0.0]
+    is_cached = replica.scheduler.budgets.is_prefix_cached
+    looked_up = [s for s in sequences if is_cached and s.first_step_s is not None and s.first_step_s >= 0.0]
     return EngineCounters(
         n_preemptions=float(sum(t >= 0.0 for t in replica.scheduler.preemption_times_s)),
-        prompt_tokens=float(sum(s.prompt for s in started)),
-        cached_prompt_tokens=float(sum(s.cached_tokens for s in started)),
-        n_steps=float(ends.size - np.searchsorted(ends, 0.0)),
+        prompt_tokens=float(sum(s.prompt for s, _ in answered)),
+        cached_prompt_tokens=float(sum(s.cached_tokens for s, _ in answered)),
+        n_steps=float(ends.size - since),
+        generation_tokens=float(sum(max(end - max(first, since), 0) for run in runs for first, end in run)),
+        n_finished=float(len(finished)),
+        prefix_queries_tokens=float(sum(s.prompt for s in looked_up)),
+        prefix_hits_tokens=float(sum(s.cached_tokens for s in looked_up)),
+        ttft_mean_s=_mean([first_s - float(trace.arrival_s[s.index]) for s, first_s in answered]),
+        queue_mean_s=_mean([(s.first_step_s or 0.0) - s.arrival_s for s, _ in finished]),
+        prefill_mean_s=_mean([first_s - (s.first_step_s or 0.0) for s, first_s in finished]),
     )
+
+
+def _mean(seconds: Seq[float]) -> float | None:
+    return float(np.mean(seconds)) if seconds else None
 
 
 def counted_window(plan: LoadPlan, replicas: Seq[Replica], records: Seq[RequestRecord], end_s: float) -> CountedWindow:
