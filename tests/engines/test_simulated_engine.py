@@ -18,6 +18,7 @@ from objectives.measurement import PhaseMeasurement
 from optimizer.engines.engine import Instance, Placement, Sharing
 from optimizer.engines.simulator.engine import SimulatedEngine, SimulatorSpec
 from optimizer.errors import EngineFailed, UserError
+from optimizer.workload.trace import Trace
 from search_spaces.config import Config
 from search_spaces.hardware import GIB, find_gpu
 
@@ -294,3 +295,21 @@ def test_the_result_is_labelled() -> None:
     assert one.is_simulated
     assert one.identity.startswith("simulator ")
     assert "vLLM 0.32" in one.identity
+
+
+def test_a_closed_loop_sends_the_next_request_when_one_is_answered() -> None:
+    of = trace(n=40, span_s=1.0)
+    of = of.at(np.zeros(len(of)))
+    phase = replay_closed(of, n_clients=4)
+    ends = np.array([r.token_times_s[-1] for r in phase.records])
+    starts = np.array([r.scheduled_s for r in phase.records])
+    assert all(r.failure is None for r in phase.records)
+    assert np.all(starts[:4] == 0.0)
+    assert np.allclose(np.sort(ends)[: len(of) - 4], starts[4:])
+    assert max(s.n_running + s.n_waiting for s in phase.samples) <= 4
+
+
+def replay_closed(of: Trace, n_clients: int) -> PhaseMeasurement:
+    simulated = engine(n_clients=n_clients)
+    simulated.boot(placement(), seed=0)
+    return simulated.replay(plan(of))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -38,6 +38,9 @@ class SimulatorSpec:
     """Scale of the noise (boot to boot and per step); 0 or False: none."""
     variants: Mapping[str, ModelFacts] = field(default_factory=dict)
     """Value of a configuration's `model` argument -> that checkpoint's facts; others are `model`."""
+    n_clients: int | None = None
+    """Closed loop: so many requests of the trace arrive as it says, the others each when one before it is answered
+    (their arrival times are ignored). None: open loop, as studies and real servers are loaded."""
     is_stepwise: bool = False
     """Walk every step request by request, without short cuts: slow, for tests."""
 
@@ -167,6 +170,8 @@ class SimulatedEngine:
             StepNoise(self._seed, name, plan.load, float(self._spec.noise)),
             sequences,
             frozenset(row for row in rows if row >= plan.n_warmup),
+            self._spec.n_clients,
+            recording.OUTBOUND_S + inbound_s,
         )
         for row in set(rows) - set(served):
             replica.reject(
@@ -182,6 +187,8 @@ class SimulatedEngine:
         sequences: dict[int, Sequence],
         stopped_s: float,
     ) -> PhaseMeasurement:
+        if self._spec.n_clients is not None:
+            plan = replace(plan, trace=_as_sent(plan.trace, sequences, self._active[0].settings.tp))
         is_cut = any(r.n_open for r in replicas)
         cut_s = plan.time_limit_s if is_cut else float("inf")
         records: list[RequestRecord] = []
@@ -225,6 +232,15 @@ def _shape(settings: Settings) -> StepShape:
         kv_dtype_bytes=settings.kv_dtype_bytes,
         max_graph_tokens=settings.max_graph_tokens,
     )
+
+
+def _as_sent(trace: Trace, sequences: Mapping[int, Sequence], tp: int) -> Trace:
+    """Closed loop: arrivals as they came about."""
+    inbound_s = recording.INBOUND_TP_S if tp > 1 else recording.INBOUND_S
+    sent = trace.arrival_s.copy()
+    for row, sequence in sequences.items():
+        sent[row] = sequence.arrival_s - inbound_s
+    return trace.at(np.maximum.accumulate(sent))
 
 
 def _rows_by_instance(trace: Trace, placement: Placement) -> list[list[int]]:

@@ -45,6 +45,8 @@ class Replica:
         noise: StepNoise,
         arrivals: Seq[Sequence],
         measured: frozenset[int],
+        n_clients: int | None = None,
+        turnaround_s: float = 0.0,
     ) -> None:
         self.name = name
         self.scheduler = scheduler
@@ -66,13 +68,16 @@ class Replica:
         self._noise = noise
         self._arrivals = arrivals
         self._next = 0
+        self._n_sent = len(arrivals) if n_clients is None else min(n_clients, len(arrivals))
+        """Arrivals whose time is known: a closed loop sends one more when a request ends, `turnaround_s` later."""
+        self._turnaround_s = turnaround_s
         self._depth = 2 if scheduler.budgets.is_async else 1
         self._sample_every_s = 1.0
         self.next_sample_s = 0.0
 
     @property
     def next_arrival_s(self) -> float:
-        return self._arrivals[self._next].arrival_s if self._next < len(self._arrivals) else FOREVER
+        return self._arrivals[self._next].arrival_s if self._next < self._n_sent else FOREVER
 
     @property
     def is_idle(self) -> bool:
@@ -228,4 +233,10 @@ class Replica:
 
     def _close(self, index: int, now_s: float) -> None:
         self.finished_s[index] = now_s
+        self._send_next(now_s)
         self.n_open -= index in self._measured
+
+    def _send_next(self, now_s: float) -> None:
+        if self._n_sent < len(self._arrivals):
+            self._arrivals[self._n_sent].arrival_s = now_s + self._turnaround_s
+            self._n_sent += 1
