@@ -23,6 +23,7 @@ COMMANDS = {
     "run": "search the configurations of one model, GPU and workload",
     "export": "take the configurations of a study's Pareto front away",
     "validate": "measure a front configuration once more, on fresh servers",
+    "simulate": "simulate one configuration on one card, without a study",
     "characterize": "print what tuning needs to know about a trace",
     "diagnose": "say what a server's log says went wrong, and what to change",
 }
