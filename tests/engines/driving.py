@@ -8,6 +8,7 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from optimizer.engines.simulator.budgets import Budgets, Step
+from optimizer.engines.simulator.prefixes import Prefix
 from optimizer.engines.simulator.scheduler import Scheduler
 from optimizer.engines.simulator.sequence import Sequence, State
 
@@ -15,6 +16,11 @@ from optimizer.engines.simulator.sequence import Sequence, State
 def budgets(**changes: Any) -> Budgets:
     fields: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 64, "max_model_len": 4096}
     return Budgets(**(fields | {"is_async": False} | changes))
+
+
+def blocks(*names: int) -> Prefix:
+    """Every block a run of its own."""
+    return Prefix(names, tuple(range(1, len(names) + 1)))
 
 
 def tokens_of(scheduler: Scheduler, step: Step, decoding_before: set[int]) -> dict[int, int]:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from optimizer.engines.simulator.prefixes import Prefix
 from optimizer.engines.simulator.scheduler import Scheduler
 from optimizer.engines.simulator.sequence import Sequence, State
 
 sys.path.insert(0, str(Path(__file__).parent))
-from driving import budgets, decide, drive
+from driving import blocks, budgets, decide, drive
 
 
 def submit(scheduler: Scheduler, *requests: Sequence) -> None:
@@ -23,19 +24,19 @@ def submit(scheduler: Scheduler, *requests: Sequence) -> None:
 
 def test_a_request_of_the_same_step_hits_blocks_that_are_only_scheduled() -> None:
     scheduler = Scheduler(budgets(), 100)
-    submit(scheduler, Sequence(0, 40, 4, keys=[1, 2]), Sequence(1, 40, 4, keys=[1, 2]))
+    submit(scheduler, Sequence(0, 40, 4, prefix=blocks(1, 2)), Sequence(1, 40, 4, prefix=blocks(1, 2)))
     assert decide(scheduler)[1] == {0: 40, 1: 8}
 
 
 def test_the_last_token_is_recomputed_even_if_every_block_is_cached() -> None:
     scheduler = Scheduler(budgets(), 100)
-    submit(scheduler, Sequence(0, 48, 4, keys=[1, 2, 3]), Sequence(1, 48, 4, keys=[1, 2, 3]))
+    submit(scheduler, Sequence(0, 48, 4, prefix=blocks(1, 2, 3)), Sequence(1, 48, 4, prefix=blocks(1, 2, 3)))
     assert decide(scheduler)[1] == {0: 48, 1: 16}
 
 
 def test_prefix_caching_off_hits_nothing() -> None:
     scheduler = Scheduler(budgets(is_prefix_cached=False), 100)
-    submit(scheduler, Sequence(0, 40, 4, keys=[1, 2]), Sequence(1, 40, 4, keys=[1, 2]))
+    submit(scheduler, Sequence(0, 40, 4, prefix=blocks(1, 2)), Sequence(1, 40, 4, prefix=blocks(1, 2)))
     assert decide(scheduler)[1] == {0: 40, 1: 40}
 
 
@@ -134,20 +135,30 @@ def random_requests(rng: random.Random) -> list[Sequence]:
     for index in range(rng.randint(3, 30)):
         arrival += rng.choice([0, 0, 3, 30])
         prompt = rng.randint(1, 200)
-        keys = rng.choice(shared)[: prompt // 16] if rng.random() < 0.5 else []
-        requests.append(Sequence(index, prompt, rng.randint(1, 100), arrival, keys))
+        prefix = blocks(*rng.choice(shared)[: prompt // 16] if rng.random() < 0.5 else [])
+        requests.append(Sequence(index, prompt, rng.randint(1, 100), arrival, prefix))
     return requests
 
 
-def outcome(seed: int, is_stepwise: bool) -> tuple[Any, ...]:
+def outcome(seed: int, is_stepwise: bool, are_runs_long: bool = False) -> tuple[Any, ...]:
     rng = random.Random(seed)
     windows = rng.choice([(0,), (0, 64), (50,)])
     scheduler = random_scheduler(rng, is_stepwise, windows)
     requests = random_requests(rng)
+    if are_runs_long:
+        for request in requests:
+            request.prefix = as_runs(request.prefix)
     sums: list[Any] = []
     log = drive(scheduler, requests, lambda: sums.append(scheduler.decodes.contexts.at(scheduler.decodes.tick)))
     check_conservation(scheduler, requests)
     return log, sums, [(r.ranges, r.n_preemptions, r.recomputed, r.cached_tokens) for r in requests]
+
+
+def as_runs(prefix: Prefix) -> Prefix:
+    """Blocks 0..3 of each family as one run, 4..6 and 7..9 as others: what a load whose prompts part there has."""
+    n, family = len(prefix), prefix.runs[0] // 1000 if prefix.runs else 0
+    ends = [min(end, n) for end, start in ((4, 0), (7, 4), (10, 7)) if n > start]
+    return Prefix(tuple(10 * family + i for i in range(len(ends))), tuple(ends))
 
 
 def check_conservation(scheduler: Scheduler, requests: list[Sequence]) -> None:
@@ -169,3 +180,13 @@ def test_the_short_cut_equals_the_walk(block: int) -> None:
         assert short == walked, f"seed {seed}"
         n_preemptions += sum(len(e["victims"]) for e in short[0])
     assert n_preemptions > 0
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_runs_of_blocks_equal_blocks(block: int) -> None:
+    n_hits = 0
+    for seed in range(1000 + 40 * block, 1040 + 40 * block):
+        one_by_one, in_runs = outcome(seed, False), outcome(seed, False, are_runs_long=True)
+        assert one_by_one == in_runs, f"seed {seed}"
+        n_hits += sum(r[3] for r in one_by_one[2])
+    assert n_hits > 0

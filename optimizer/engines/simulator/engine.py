@@ -16,7 +16,7 @@ from objectives.measurement import EngineSample, PhaseMeasurement, RequestRecord
 from optimizer.engines.engine import BootReport, Instance, LoadPlan, Placement, boot_key
 from optimizer.engines.simulator import boot, colocation, recording
 from optimizer.engines.simulator.noise import StepNoise
-from optimizer.engines.simulator.prefixes import content_keys
+from optimizer.engines.simulator.prefixes import NO_PREFIX, content_keys
 from optimizer.engines.simulator.replica import Gauges, Replica
 from optimizer.engines.simulator.scheduler import Scheduler
 from optimizer.engines.simulator.sequence import Sequence
@@ -150,7 +150,8 @@ class SimulatedEngine:
         inbound_s = recording.INBOUND_TP_S if booted.settings.tp > 1 else recording.INBOUND_S
         longest = budgets.max_model_len
         served = [row for row in rows if trace.prompt_tokens[row] < longest]
-        keys = content_keys(trace, served, budgets.block_size) if budgets.is_prefix_cached else [()] * len(served)
+        is_cached = budgets.is_prefix_cached
+        prefixes = content_keys(trace, served, budgets.block_size) if is_cached else [NO_PREFIX] * len(served)
         sequences = [
             Sequence(row, prompt, min(output, longest - prompt), arrival + inbound_s, shared)
             for row, prompt, output, arrival, shared in zip(
@@ -158,7 +159,7 @@ class SimulatedEngine:
                 trace.prompt_tokens[served].tolist(),
                 trace.output_tokens[served].tolist(),
                 trace.arrival_s[served].tolist(),
-                keys,
+                prefixes,
                 strict=True,
             )
         ]

@@ -13,7 +13,7 @@ from collections import deque
 
 from optimizer.engines.simulator.budgets import Budgets, Step
 from optimizer.engines.simulator.decode_set import DecodeSet
-from optimizer.engines.simulator.kv_cache import BlockPool
+from optimizer.engines.simulator.kv_cache import NO_HIT, BlockPool
 from optimizer.engines.simulator.sequence import Sequence, State
 
 
@@ -189,43 +189,41 @@ class Scheduler:
     def _try_admit(self, sequence: Sequence, left: int, threshold: int, now_s: float, step: Step) -> int | None:
         """Admit the head of the queue; returns its chunk, or None when it must wait (nothing behind it is tried)."""
         budgets, pool = self.budgets, self.pool
-        entries: list[int] = []
-        n_private = n_free_hits = 0
-        if budgets.is_prefix_cached and (sequence.keys or sequence.n_preemptions):
+        hit = NO_HIT
+        if budgets.is_prefix_cached and (len(sequence.prefix) or sequence.n_preemptions):
             most = (sequence.target - 1) // budgets.block_size  # the last token is always recomputed
-            entries, n_private, n_free_hits = pool.longest_hit(sequence.keys, sequence.index, most)
-        n_hits = len(entries) + n_private
-        hit = n_hits * budgets.block_size
-        chunk = sequence.target - hit
+            hit = pool.longest_hit(sequence.prefix, sequence.index, most)
+        n_cached = hit.n_blocks * budgets.block_size
+        chunk = sequence.target - n_cached
         if 0 < threshold < chunk:
             chunk = threshold
         if not budgets.is_prefill_chunked and chunk > left:
             return None
         chunk = min(chunk, left)
-        needed = budgets.blocks(hit + chunk)
+        needed = budgets.blocks(n_cached + chunk)
         must_fit = budgets.blocks(sequence.target) if budgets.reserves_full_prompt else needed
         reserve = self._watermark_blocks if self.running else 0
-        if must_fit - n_hits + n_free_hits + reserve > pool.n_free:
+        if must_fit - hit.n_blocks + hit.n_free + reserve > pool.n_free:
             self._is_head_blocked = True
             return None
-        pool.claim(entries, sequence.index, n_private)
-        pool.take(needed - n_hits)
+        held = pool.claim(hit, sequence.index)
+        pool.take(needed - hit.n_blocks)
         self.waiting.popleft()
-        self._seat(sequence, hit, entries, now_s)
-        step.chunks.append((sequence, chunk, hit))
+        self._seat(sequence, n_cached, now_s)
+        sequence.held, sequence.n_held = held, hit.n_shared
+        step.chunks.append((sequence, chunk, n_cached))
         self._compute(sequence, chunk)
         return chunk
 
-    def _seat(self, sequence: Sequence, hit: int, entries: list[int], now_s: float) -> None:
+    def _seat(self, sequence: Sequence, n_cached: int, now_s: float) -> None:
         if sequence.first_step_s is None:
             sequence.first_step_s = now_s
-            sequence.cached_tokens = hit
+            sequence.cached_tokens = n_cached
         else:
-            sequence.recomputed -= hit
+            sequence.recomputed -= n_cached
         sequence.order = self._n_admitted
         self._n_admitted += 1
-        sequence.computed = hit
-        sequence.held = entries
+        sequence.computed = n_cached
         sequence.state = State.PREFILL
         self.running[sequence] = None
         self._prefilling[sequence] = None
@@ -243,10 +241,9 @@ class Scheduler:
     def _compute(self, sequence: Sequence, chunk: int) -> None:
         """Blocks are published when scheduled, before they are computed: requests of the same step can hit them."""
         sequence.computed += chunk
-        keys, held = sequence.keys, sequence.held
-        if self.budgets.is_prefix_cached and len(held) < len(keys):
+        if self.budgets.is_prefix_cached and sequence.n_held < len(sequence.prefix):
             n_full = sequence.computed // self.budgets.block_size
-            self.pool.register(keys[len(held) : n_full], held)
+            sequence.n_held = self.pool.register(sequence.prefix, sequence.held, sequence.n_held, n_full)
 
     def _finish_prefills(self, step: Step) -> None:
         """Sequences whose last chunk was scheduled yield a token in this step and decode from the next."""
@@ -300,8 +297,8 @@ class Scheduler:
 
     def _release(self, sequence: Sequence, computed: int, published: int) -> None:
         n_hashed = published // self.budgets.block_size if self.budgets.is_prefix_cached else 0
-        self.pool.release(sequence.index, self.budgets.blocks(computed), n_hashed, sequence.held)
-        sequence.held = []
+        self.pool.release(sequence.index, self.budgets.blocks(computed), n_hashed, sequence.held, sequence.n_held)
+        sequence.held, sequence.n_held = [], 0
 
     # ---- uniform decode -------------------------------------------------------------------------------------------
 

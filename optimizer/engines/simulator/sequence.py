@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
 from enum import IntEnum
+
+from optimizer.engines.simulator.kv_cache import Held
+from optimizer.engines.simulator.prefixes import NO_PREFIX, Prefix
 
 
 class State(IntEnum):
@@ -28,12 +30,13 @@ class Sequence:
         "held",
         "index",
         "issued",
-        "keys",
         "last_tick",
         "limit",
+        "n_held",
         "n_preemptions",
         "offset",
         "order",
+        "prefix",
         "prompt",
         "range_start",
         "ranges",
@@ -43,14 +46,13 @@ class Sequence:
         "target",
     )
 
-    def __init__(self, index: int, prompt: int, limit: int, arrival_s: float = 0.0, keys: Seq[int] = ()) -> None:
+    def __init__(self, index: int, prompt: int, limit: int, arrival_s: float = 0.0, prefix: Prefix = NO_PREFIX) -> None:
         self.index = index
         self.prompt = prompt
         self.limit = limit
         """Output tokens until it stops: max_tokens, or what max_model_len leaves."""
         self.arrival_s = arrival_s
-        self.keys = keys
-        """Content keys of the leading full prompt blocks that other requests share."""
+        self.prefix = prefix
         self.state = State.WAITING
         self.target = prompt
         """Tokens known at its last admission: prompt plus, after a preemption, what it had generated."""
@@ -62,8 +64,9 @@ class Sequence:
         """Tick at which its last output token is scheduled."""
         self.order = 0
         """Admission number: position in vLLM's `running` list."""
-        self.held: list[int] = []
-        """Shared KV entries it references."""
+        self.held: Held = []
+        self.n_held = 0
+        """Blocks of its prefix that it holds and has published."""
         self.ranges: list[tuple[int, int]] = []
         """Steps [first, end) that each gave it one token."""
         self.range_start = -1
