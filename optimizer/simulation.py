@@ -19,6 +19,7 @@ from optimizer.deployment.vllm_flags import flag_of
 from optimizer.engines.engine import Instance, LoadPlan, Placement, Sharing
 from optimizer.engines.simulator.engine import SimulatedEngine, SimulatorSpec
 from optimizer.engines.simulator.settings import MODELLED
+from optimizer.engines.simulator.step_log import log_path
 from optimizer.errors import EngineFailed, UserError
 from optimizer.options import MAX_SEED, MIN_RATE_PER_S, named_files
 from optimizer.reporting.simulated import Refused, Simulated, refused_text, simulated_text
@@ -64,7 +65,8 @@ def simulate(args: argparse.Namespace) -> int:
     placement = _placement(servers, contract, args, is_told)
     notices = (*servers.notices, *about, contract.text)
     capacities = {i.name: _capacity(model, gpu, i.config, len(placement.instances)) for i in placement.instances}
-    spec = SimulatorSpec(model, gpu, args.noise)
+    log = _step_log(args, placement)
+    spec = SimulatorSpec(model, gpu, args.noise, step_log=log)
     plan = _plan(args, contract.trace)
     begin = time.perf_counter()
     engine = SimulatedEngine(spec)
@@ -76,7 +78,8 @@ def simulate(args: argparse.Namespace) -> int:
         return 1
     measurement = Measurement({plan.load: phase}, True, engine.identity, dict(boot.kv_tokens))
     wall_s = time.perf_counter() - begin
-    done = Simulated(model.name, gpu, placement, capacities, boot, measurement, notices, wall_s, args.kv_blocks)
+    logs = {i.name: str(log_path(log, plan.load, i.name)) for i in placement.instances} if log else {}
+    done = Simulated(model.name, gpu, placement, capacities, boot, measurement, notices, wall_s, args.kv_blocks, logs)
     print(simulated_text(done, args.json))
     return 0
 
@@ -197,6 +200,17 @@ def _placement(servers: _Servers, contract: ContextContract, args: argparse.Name
             raise UserError(f"{kind} {alone}: {what}; give both under one name, or one --config without a name")
     sharing: Sharing = args.sharing if len(configs) > 1 else "exclusive"
     return Placement(tuple(Instance(n, c, (n,)) for n, c in configs.items()), sharing)
+
+
+def _step_log(args: argparse.Namespace, placement: Placement) -> str | None:
+    """One server: the file as named; several: its name and theirs."""
+    if args.step_log is None:
+        return None
+    if not args.step_log.strip():
+        raise UserError("--step-log: the file's name is empty; name a file, or leave the flag out")
+    if len(placement.instances) == 1:
+        return str(args.step_log)
+    return f"{args.step_log}.{{instance}}"
 
 
 def _capacity(model: ModelFacts, gpu: GpuFacts, config: Config, n_instances: int) -> Capacity:

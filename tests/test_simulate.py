@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from optimizer.engines.simulator.steps import read_steps
 from optimizer.errors import UserError
 from optimizer.reporting.simulated import sparkline
 from optimizer.simulate import main
@@ -99,6 +100,15 @@ def test_two_servers_on_one_card(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert found["metrics"]["chat:steady_ttft_p99_ms"] > 0
 
 
+def test_a_step_log_for_whoever_asks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    found = as_json(capsys, "--step-log", str(path))
+    assert found["step_logs"] == {"server": str(path)}
+    steps = read_steps(path)
+    assert sum(s.n_sampled or 0 for s in steps) > 0
+    assert steps[-1].end_s == pytest.approx(found["simulated_s"], abs=0.01)
+
+
 @pytest.mark.parametrize("load", ["saturation", "stress"])
 def test_other_loads(capsys: pytest.CaptureFixture[str], load: str) -> None:
     found = as_json(capsys, "--load", load)
@@ -136,6 +146,8 @@ def test_what_does_not_boot_is_an_answer(capsys: pytest.CaptureFixture[str]) -> 
         (["--rate", "2", "--load", "saturation"], "--rate: in saturation"),
         (["--noise", "-1"], "--noise -1: give a scale"),
         (["--time-limit", "0"], "--time-limit 0: give seconds, above 0"),
+        (["--step-log", "/nowhere/at/all.jsonl"], "step log /nowhere/at/all.jsonl: No such file or directory"),
+        (["--step-log", ""], "--step-log: the file's name is empty"),
         (["--requests", "0"], "--requests 0: give at least 1"),
     ],
 )

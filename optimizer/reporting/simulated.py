@@ -58,6 +58,8 @@ class Simulated:
     notices: tuple[str, ...]
     wall_s: float
     given_kv_blocks: int | None
+    step_logs: Mapping[str, str]
+    """instance -> file, where steps were logged"""
 
     @property
     def phase(self) -> PhaseMeasurement:
@@ -114,6 +116,7 @@ def _lines(done: Simulated) -> Iterator[str]:
     for name, n in boot.kv_blocks.items():
         given = "given with --kv-blocks" if done.given_kv_blocks else "predicted"
         yield f"KV cache of {name}: {n:,} blocks, {boot.kv_tokens[name]:,} tokens ({given})"
+    yield from (f"steps of {name}: {path}" for name, path in done.step_logs.items())
     yield from _capacity(done.capacities)
     yield from (f"note: {line}" for line in caveats(done.measurement))
     ignored = boot.facts.get("ignored_arguments")
@@ -234,6 +237,7 @@ def _as_json(done: Simulated) -> dict[str, Any]:
         "kv_tokens": dict(done.boot.kv_tokens),
         "metrics": {n: v for n, v in figures.items() if n.rpartition(":")[2].startswith(f"{load}_")},
         "over_time": {name: _series(phase, name) for name in dict.fromkeys(s.instance for s in phase.samples)},
+        "step_logs": dict(done.step_logs),
         "notices": [*done.notices, *caveats(done.measurement)],
         "ignored_arguments": done.boot.facts.get("ignored_arguments", []),
     }

@@ -1,10 +1,12 @@
 """The simulator as an Engine: vLLM 0.32's scheduler in virtual time, on a card described by facts.
 
-It never sleeps and opens no file. What it returns is labelled simulated by `is_simulated` and `identity`.
+It never sleeps, and opens no file but a step log that is asked for. What it returns is labelled simulated by
+`is_simulated` and `identity`.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
@@ -21,6 +23,7 @@ from optimizer.engines.simulator.replica import Gauges, Replica
 from optimizer.engines.simulator.scheduler import Scheduler
 from optimizer.engines.simulator.sequence import Sequence
 from optimizer.engines.simulator.settings import LIVE, Settings
+from optimizer.engines.simulator.step_log import StepLog, log_path
 from optimizer.engines.simulator.step_time import Roofline, StepShape, StepTimeModel
 from optimizer.errors import EngineFailed, UserError
 from optimizer.workload.trace import Trace
@@ -41,6 +44,9 @@ class SimulatorSpec:
     n_clients: int | None = None
     """Closed loop: so many requests of the trace arrive as it says, the others each when one before it is answered
     (their arrival times are ignored). None: open loop, as studies and real servers are loaded."""
+    step_log: str | None = None
+    """Path of the file that every engine step is written to; `{load}` and `{instance}` in it are filled in. Nothing of
+    the result depends on it."""
     is_stepwise: bool = False
     """Walk every step request by request, without short cuts: slow, for tests."""
 
@@ -118,7 +124,9 @@ class SimulatedEngine:
             sequences |= own
         speed = colocation.speed_of(placement.sharing, len(replicas))
         start_s = float(plan.trace.arrival_s[0]) if len(plan.trace) else 0.0
-        end_s = colocation.run(replicas, speed, start_s, plan.time_limit_s, self._spec.is_stepwise)
+        with contextlib.ExitStack() as logs:
+            self._open_logs(plan, replicas, logs)
+            end_s = colocation.run(replicas, speed, start_s, plan.time_limit_s, self._spec.is_stepwise)
         self._now_s = end_s
         return self._measure(plan, replicas, rows, sequences, end_s)
 
@@ -143,6 +151,12 @@ class SimulatedEngine:
         if self._placement is None:
             raise EngineFailed("not_booted", None, "boot the engine first", is_config_fault=False)
         return self._placement
+
+    def _open_logs(self, plan: LoadPlan, replicas: Seq[Replica], logs: contextlib.ExitStack) -> None:
+        for replica, booted in zip(replicas, self._active, strict=True):
+            if self._spec.step_log is not None:
+                path = log_path(self._spec.step_log, plan.load, replica.name)
+                replica.step_log, replica.tp = logs.enter_context(StepLog(path)), booted.settings.tp
 
     def _replica(self, number: int, plan: LoadPlan, rows: Seq[int]) -> tuple[Replica, dict[int, Sequence]]:
         booted, trace = self._active[number], plan.trace

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optimizer.engines.simulator.budgets import Step
 from optimizer.engines.simulator.noise import StepNoise
 from optimizer.engines.simulator.scheduler import Scheduler
 from optimizer.engines.simulator.sequence import Sequence
+from optimizer.engines.simulator.step_log import StepLog
 from optimizer.engines.simulator.step_time import StepTimeModel
+from optimizer.engines.simulator.steps import StepRecord
 
 FOREVER = float("inf")
 MAX_SAMPLES = 400
@@ -63,6 +65,11 @@ class Replica:
         self.n_open = len(measured)
         """Measured requests not yet answered or rejected."""
         self.n_measured = len(measured)
+        self.step_log: StepLog | None = None
+        """Where every step is written to; with one, no step is jumped over."""
+        self.tp = 1
+        self._unlogged: deque[StepRecord] = deque()
+        """Steps given to the card, as scheduled; their ends are not known yet."""
         self._measured = measured
         self._step_time = step_time
         self._noise = noise
@@ -103,6 +110,8 @@ class Replica:
             if not pending:
                 self.head_left_s = seconds
             pending.append((step, seconds))
+            if self.step_log is not None and step.n_tokens:
+                self._unlogged.append(self._record(step, seconds))
 
     def complete(self, now_s: float) -> None:
         """The oldest pending step has ended."""
@@ -111,6 +120,8 @@ class Replica:
             self.head_left_s = self.pending[0][1]
         if step.n_tokens:
             self.step_ends_s.append(now_s)
+            if self.step_log is not None:
+                self.step_log.write(replace(self._unlogged.popleft(), end_s=now_s))
         for sequence in self.scheduler.update(step):
             self._close(sequence.index, now_s)
         if now_s >= self.next_sample_s:
@@ -137,7 +148,7 @@ class Replica:
         Called between `complete` and `fill`; stops before the first step that could differ or would end after
         `wake_s`. Equal to stepping, to the last bit. Returns the new time."""
         scheduler = self.scheduler
-        if len(self.pending) != self._depth - 1:
+        if len(self.pending) != self._depth - 1 or self.step_log is not None:
             return now_s
         n_most = min(scheduler.n_coastable(), _MAX_COAST)
         if n_most < MIN_COAST:
@@ -210,6 +221,23 @@ class Replica:
         if seconds <= 0.0:
             return 0.0, 0.0
         return self._step_time.demand(step.n_tokens, sum(c for _, c, _ in step.chunks), seconds)
+
+    def _record(self, step: Step, seconds: float) -> StepRecord:
+        """As just scheduled."""
+        scheduler = self.scheduler
+        return StepRecord(
+            index=step.index,
+            seconds=seconds,
+            prefills=tuple((chunk, prior) for _, chunk, prior in step.chunks),
+            n_decodes=step.n_decodes,
+            contexts=step.contexts if step.n_decodes else (0,) * len(self._step_time.windows),
+            n_sampled=step.n_sampled,
+            tp=self.tp,
+            n_running=len(scheduler.running),
+            n_waiting=len(scheduler.waiting),
+            n_free_blocks=scheduler.pool.n_free,
+            n_preempted=len(step.victims),
+        )
 
     # ---- the record -----------------------------------------------------------------------------------------------
 
