@@ -56,6 +56,8 @@ class Replica:
         """Steps given to the card, oldest first, with their seconds on an idle card."""
         self.head_left_s = 0.0
         """Of the oldest pending step: seconds still to run on an idle card."""
+        self._head_demand: tuple[float, float] | None = None
+        """Its shares of the card, once they were asked for."""
         self.step_ends_s: list[float] = []
         self.finished_s: dict[int, float] = {}
         self.rejected: dict[int, str] = {}
@@ -108,7 +110,7 @@ class Replica:
                 )
             seconds = self._seconds(step)
             if not pending:
-                self.head_left_s = seconds
+                self._begin(seconds)
             pending.append((step, seconds))
             if self.step_log is not None and step.n_tokens:
                 self._unlogged.append(self._record(step, seconds))
@@ -117,7 +119,7 @@ class Replica:
         """The oldest pending step has ended."""
         step, _ = self.pending.popleft()
         if self.pending:
-            self.head_left_s = self.pending[0][1]
+            self._begin(self.pending[0][1])
         if step.n_tokens:
             self.step_ends_s.append(now_s)
             if self.step_log is not None:
@@ -200,7 +202,12 @@ class Replica:
         step.n_decodes = step.n_tokens = step.n_sampled = len(scheduler.decodes)
         step.contexts = scheduler.decodes.contexts.at(scheduler.decodes.tick)
         self.pending[0] = (step, seconds)
+        self._begin(seconds)
+
+    def _begin(self, seconds: float) -> None:
+        """Another step is the oldest pending one."""
         self.head_left_s = seconds
+        self._head_demand = None
 
     def _seconds(self, step: Step) -> float:
         if not step.n_tokens:
@@ -217,10 +224,13 @@ class Replica:
 
     def head_demand(self) -> tuple[float, float]:
         """Shares of compute and bandwidth that the oldest pending step uses when alone."""
-        step, seconds = self.pending[0]
-        if seconds <= 0.0:
-            return 0.0, 0.0
-        return self._step_time.demand(step.n_tokens, sum(c for _, c, _ in step.chunks), seconds)
+        if self._head_demand is None:
+            step, seconds = self.pending[0]
+            n_prefill = sum(c for _, c, _ in step.chunks)
+            self._head_demand = (
+                self._step_time.demand(step.n_tokens, n_prefill, seconds) if seconds > 0.0 else (0.0, 0.0)
+            )
+        return self._head_demand
 
     def _record(self, step: Step, seconds: float) -> StepRecord:
         """As just scheduled."""
