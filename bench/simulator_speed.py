@@ -103,7 +103,12 @@ def _judge(case: Case, cost: Cost) -> tuple[bool, str]:
 
 
 def _child(command: list[str], timeout_s: float | None) -> Cost:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{command[0]}: no answer within {timeout_s:g} s; leave the case out with --case") from None
+    except OSError as error:
+        raise UserError(f"{command[0]}: {error.strerror}; name a Python that has Vidur") from None
     if done.returncode:
         raise UserError(f"{command[0]}: {(done.stderr.strip() or 'no output').splitlines()[-1]}")
     return Cost(**json.loads(done.stdout.strip().splitlines()[-1]))
