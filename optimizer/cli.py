@@ -24,6 +24,7 @@ COMMANDS = {
     "export": "take the configurations of a study's Pareto front away",
     "validate": "measure a front configuration once more, on fresh servers",
     "simulate": "simulate one configuration on one card, without a study",
+    "calibrate": "learn from a real study how long this model takes on this card",
     "characterize": "print what tuning needs to know about a trace",
     "diagnose": "say what a server's log says went wrong, and what to change",
 }

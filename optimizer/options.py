@@ -55,6 +55,8 @@ class SessionOptions:
     is_smoke: bool = False
     confirm: Scope | None = None
     """None: `confirmation.scope_of` decides by the engine."""
+    simulator_calibration: Path | None = None
+    """A file of `optimizer.calibrate`; None: step times are the table's."""
     command: tuple[str, ...] = ()
     """The words that were typed behind `optimizer.run`."""
 
@@ -101,6 +103,7 @@ def read_options(args: argparse.Namespace) -> SessionOptions:
         is_attach_insisting=args.attach_anyway,
         attach_key_variable=_key_variable(args),
         is_smoke=args.smoke,
+        simulator_calibration=args.simulator_calibration,
         command=tuple(getattr(args, "command", ())),
         confirm=args.confirm,
     )

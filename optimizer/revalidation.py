@@ -90,7 +90,7 @@ def revalidate(args: argparse.Namespace, study_parser: argparse.ArgumentParser) 
     if not 1 <= args.repeats <= MOST_REPEATS:
         raise UserError(f"--repeats {args.repeats}: give 1 to {MOST_REPEATS}")
     recorded = read_recorded(args)
-    with _where_it_ran(recorded.manifest):
+    with where_it_ran(recorded.manifest):
         options = options_of(recorded.manifest, study_parser, args.vllm_python)
         hardware = find_hardware(options)
         setup = prepare(replace(options.setup, device=hardware.device))
@@ -134,7 +134,7 @@ def options_of(manifest: Manifest, study_parser: argparse.ArgumentParser, vllm_p
 
 
 @contextlib.contextmanager
-def _where_it_ran(manifest: Manifest) -> Iterator[None]:
+def where_it_ran(manifest: Manifest) -> Iterator[None]:
     """Paths of the command are relative to where it was typed."""
     if not os.path.isdir(manifest.directory):
         raise UserError(f"{manifest.directory}: the study ran in this folder, which is gone; its paths cannot be found")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from optimizer.cli import Parser, run_main
 
@@ -102,6 +103,12 @@ def _what(g: argparse._ArgumentGroup) -> None:
     g.add_argument("--rate", metavar="R|recorded", help="requests per second of the steady load (default: found)")
     g.add_argument(
         "--noise", type=float, default=1.0, metavar="X", help="scale of the simulator's noise; 0 turns it off"
+    )
+    g.add_argument(
+        "--simulator-calibration",
+        type=Path,
+        metavar="FILE",
+        help="step times learned from a real study (`optimizer.calibrate` writes it)",
     )
 
 

@@ -13,6 +13,7 @@ from optimizer.cluster.inline import InlineExecutor
 from optimizer.cluster.ray_executor import RayExecutor
 from optimizer.cluster.slots import Gpu, GpuClass, choose_gpus, detect_gpus, n_usable_cores
 from optimizer.engines.build import AttachedEngineSpec, EngineSpec, RealEngineSpec, SimulatedEngineSpec
+from optimizer.engines.simulator.calibration import SimulatorCalibration, load_calibration
 from optimizer.engines.simulator.engine import SimulatorSpec
 from optimizer.engines.simulator.settings import MODELLED
 from optimizer.engines.vllm.attached import AttachedEngine
@@ -211,9 +212,22 @@ def _attached(options: SessionOptions, setup: Setup, notice: str) -> tuple[Engin
 
 def _simulator(options: SessionOptions, setup: Setup, notice: str) -> EngineChoice:
     _check_modelled(setup)
-    spec = SimulatedEngineSpec(SimulatorSpec(setup.model, setup.gpu, options.noise, setup.space.variants))
+    learned = _learned(options.simulator_calibration, setup)
+    residuals = {} if learned is None else learned.residuals
+    simulator = SimulatorSpec(setup.model, setup.gpu, options.noise, setup.space.variants, residuals=residuals)
+    spec = SimulatedEngineSpec(simulator)
     calibrated = "" if setup.gpu.is_calibrated else f"; {setup.gpu.name} is uncalibrated: no kernel data for this card"
+    if learned is not None:
+        calibrated = f"; step times {learned.text}"
     return EngineChoice(spec, spec.build().identity, True, notice + calibrated + _passed_through(setup))
+
+
+def _learned(file: Path | None, setup: Setup) -> SimulatorCalibration | None:
+    if file is None:
+        return None
+    found = load_calibration(file)
+    found.check(setup.model, setup.gpu, f"--simulator-calibration {file}")
+    return found
 
 
 def _check_modelled(setup: Setup) -> None:

@@ -132,6 +132,13 @@ class StudyFolder:
                 found[int(number)] = json.loads(path.read_text("utf-8"))["about"].get("purpose", "search")
         return dict(sorted(found.items()))
 
+    def parameters_of(self, trial: int) -> dict[str, Any]:
+        """The arguments of a trial's servers as its first run recorded them, secrets masked; empty if there is none."""
+        path = self.path / "trials" / f"{trial:04d}" / "run-0" / "outcome.json"
+        if not path.is_file():
+            return {}
+        return dict(json.loads(path.read_text("utf-8"))["about"].get("parameters", {}))
+
     def write_front(self, files: Mapping[str, str]) -> Path:
         """Replace the exported front by these files, all of them or none."""
         with new_folder(self.front_path) as tmp:

@@ -20,13 +20,15 @@ from optimizer.engines.simulator import boot, colocation, recording
 from optimizer.engines.simulator.noise import StepNoise
 from optimizer.engines.simulator.prefixes import NO_PREFIX, content_keys
 from optimizer.engines.simulator.replica import Gauges, Replica
+from optimizer.engines.simulator.residuals import ByTp, corrected, hash_of, residuals_for
 from optimizer.engines.simulator.scheduler import Scheduler
 from optimizer.engines.simulator.sequence import Sequence
-from optimizer.engines.simulator.settings import LIVE, Settings
+from optimizer.engines.simulator.settings import LIVE, Settings, resolve
 from optimizer.engines.simulator.step_log import StepLog, log_path
 from optimizer.engines.simulator.step_time import Roofline, StepShape, StepTimeModel
 from optimizer.errors import EngineFailed, UserError
 from optimizer.workload.trace import Trace
+from search_spaces.config import Config
 from search_spaces.hardware import GpuFacts
 from search_spaces.model import ModelFacts
 
@@ -44,6 +46,8 @@ class SimulatorSpec:
     n_clients: int | None = None
     """Closed loop: so many requests of the trace arrive as it says, the others each when one before it is answered
     (their arrival times are ignored). None: open loop, as studies and real servers are loaded."""
+    residuals: ByTp = field(default_factory=dict)
+    """Learned from real runs (`fit`), by tensor-parallel size; none: step times are the table's."""
     step_log: str | None = None
     """Path of the file that every engine step is written to; `{load}` and `{instance}` in it are filled in. Nothing of
     the result depends on it."""
@@ -66,7 +70,8 @@ class SimulatedEngine:
 
     @property
     def identity(self) -> str:
-        return f"simulator {optimizer.__version__} (vLLM 0.32 scheduler)"
+        learned = f", step times {hash_of(self._spec.residuals)}" if self._spec.residuals else ""
+        return f"simulator {optimizer.__version__} (vLLM 0.32 scheduler{learned})"
 
     @property
     def is_simulated(self) -> bool:
@@ -78,7 +83,7 @@ class SimulatedEngine:
         colocation.speed_of(placement.sharing, len(placement.instances))
         booted = boot.boot_instances(placement, [self._model_of(i) for i in placement.instances], spec.gpu)
         self._placement, self._booted, self._active, self._seed = placement, booted, booted, seed
-        self._step_times = tuple(Roofline(b.model, spec.gpu, _shape(b.settings)) for b in booted)
+        self._step_times = tuple(_step_time(b, spec) for b in booted)
         return BootReport(
             seconds=boot.boot_seconds(booted),
             kv_tokens={b.instance.name: b.kv_tokens for b in booted},
@@ -87,6 +92,7 @@ class SimulatedEngine:
             facts={
                 "gpu": spec.gpu.name,
                 "gpu_is_calibrated": spec.gpu.is_calibrated,
+                "residuals": {tp: r.to_json() for tp, r in spec.residuals.items()},
                 "model": ", ".join(dict.fromkeys(b.model.name for b in booted)),
                 "sharing": placement.sharing,
                 "ignored_arguments": sorted({name for b in booted for name in b.settings.ignored}),
@@ -161,7 +167,8 @@ class SimulatedEngine:
     def _replica(self, number: int, plan: LoadPlan, rows: Seq[int]) -> tuple[Replica, dict[int, Sequence]]:
         booted, trace = self._active[number], plan.trace
         budgets, step_time = booted.settings.budgets, self._step_times[number]
-        inbound_s = recording.INBOUND_TP_S if booted.settings.tp > 1 else recording.INBOUND_S
+        tp = booted.settings.tp
+        inbound_s = recording.inbound_s(tp) + residuals_for(self._spec.residuals, tp).front_end_s
         longest = budgets.max_model_len
         served = [row for row in rows if trace.prompt_tokens[row] < longest]
         is_cached = budgets.is_prefix_cached
@@ -234,6 +241,18 @@ class SimulatedEngine:
             was_running_set_full=window.was_full,
             cut_reason=f"time limit of {plan.time_limit_s:g} s" if is_cut else None,
         )
+
+
+def step_time_of(instance: Instance, spec: SimulatorSpec, tp: int) -> StepTimeModel:
+    """The uncorrected model of a server with these arguments, on `tp` cards."""
+    config = Config({**instance.config, "tensor_parallel_size": tp})
+    model = spec.variants.get(str(config.get("model")), spec.model)
+    return Roofline(model, spec.gpu, _shape(resolve(config, model, spec.gpu)))
+
+
+def _step_time(booted: boot.Booted, spec: SimulatorSpec) -> StepTimeModel:
+    model = Roofline(booted.model, spec.gpu, _shape(booted.settings))
+    return corrected(model, residuals_for(spec.residuals, booted.settings.tp))
 
 
 def _shape(settings: Settings) -> StepShape:

@@ -63,7 +63,7 @@ def fit_trials(trials: Sequence[MeasuredTrial], spec: SimulatorSpec, say: Say = 
 
 
 def figures_of(phases: Mapping[Load, PhaseMeasurement]) -> dict[str, float]:
-    """What is compared: TPOT and TTFT under the steady load, throughput in saturation where the running set was full."""
+    """What is compared: TPOT and TTFT under the steady load; throughput in saturation, if the running set was full."""
     found: dict[str, float | None] = {}
     if "steady" in phases:
         steady = LoadSamples((phases["steady"],))

@@ -23,6 +23,10 @@ OUTBOUND_S = 0.001
 TIMEOUT = "timeout"
 
 
+def inbound_s(tp: int) -> float:
+    return INBOUND_TP_S if tp > 1 else INBOUND_S
+
+
 def record(
     trace: Trace, row: int, sequence: Sequence | None, replica: Replica, ends: NDArray[np.float64], cut_s: float
 ) -> RequestRecord:

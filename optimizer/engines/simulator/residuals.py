@@ -6,6 +6,8 @@ that prefill, and a third figure is added to the front end's time. They are lear
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -94,6 +96,12 @@ class Corrected:
 
 def corrected(model: StepTimeModel, residuals: Residuals) -> StepTimeModel:
     return model if residuals == NONE else Corrected(model, residuals)
+
+
+def hash_of(by_tp: ByTp) -> str:
+    """8 hex digits: a study's figures with other residuals are other figures."""
+    text = json.dumps({str(tp): one.to_json() for tp, one in sorted(by_tp.items())})
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def by_tp_from(fields: Any) -> dict[int, Residuals]:
