@@ -136,16 +136,16 @@ class Drive:
     def _change_budget(self) -> None:
         tokens = self._changes.get(self._scheduler.n_steps)
         if tokens is not None:
-            self._scheduler.budgets = replace(self._scheduler.budgets, max_num_scheduled_tokens=tokens)
+            self._scheduler.change_budgets(replace(self._scheduler.budgets, max_num_scheduled_tokens=tokens))
 
     # ---- coasting, as Replica does --------------------------------------------------------------------------------
 
     def _coast(self) -> None:
-        """Several uniform decode steps at once: until an arrival when nothing waits, and until a change of budget."""
+        """Several uniform decode steps at once: until an arrival that matters, and until a change of budget."""
         scheduler = self._scheduler
         n_steps = scheduler.n_coastable()
         ends = [after for after in self._changes if after > scheduler.n_steps]
-        if self._arrivals and not scheduler.waiting:
+        if self._arrivals and not scheduler.ignores_arrivals:
             ends.append(int(self._arrivals[0].arrival_s))
         n_steps = min([n_steps, *(end - scheduler.n_steps for end in ends)])
         if n_steps < MIN_COAST:

@@ -134,3 +134,25 @@ def test_a_child_that_dies_is_one_line_and_leaves_nothing(dying_python: str, tmp
         pass
     pid = int((tmp_path / "pid").read_text())
     assert wait_until_ended(lambda: existing([pid]), 5.0)
+
+
+def test_arrivals_that_take_the_heads_chunk_down_end_a_coast() -> None:
+    """An adaptive threshold gives the head a smaller first chunk with every arrival, until it fits."""
+    arguments = {
+        "max_model_len": 256,
+        "max_num_batched_tokens": 256,
+        "max_num_seqs": 64,
+        "long_prefill_token_threshold": 16,
+        "long_prefill_token_threshold_adaptive": True,
+        "scheduler_reserve_full_isl": False,
+    }
+    crowd = [Request(2 + i, 6 + 4 * i, 100, 2) for i in range(10)]
+    scenario = scenario_of(
+        Request(0, 0, 200, 50), Request(1, 3, 200, 2), *crowd, arguments=arguments, n_blocks=17, is_async=True
+    )
+    stepwise, coasting = simulate(scenario, Way.STEPWISE), simulate(scenario, Way.COASTING)
+    assert stepwise.log == coasting.log
+    n_before = sum(r.arrival < 50 for r in scenario.requests)
+    admitted = next(e["present"] for e in stepwise.log if [1, 0] in e["admitted"])
+    assert 2 < admitted <= n_before
+    assert coasting.n_coasted > 0

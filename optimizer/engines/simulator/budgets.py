@@ -38,6 +38,12 @@ class Budgets:
         """Most requests in the running set."""
         return self.max_num_seqs if self.max_num_active_seqs is None else self.max_num_active_seqs
 
+    @property
+    def is_admission_easier_in_company(self) -> bool:
+        """Every request more in the system makes chunks smaller, and a first chunk is all that must find blocks."""
+        is_shrinking = self.is_threshold_adaptive and self.long_prefill_token_threshold > 0
+        return is_shrinking and not self.reserves_full_prompt
+
     def blocks(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 

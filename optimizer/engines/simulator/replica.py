@@ -155,7 +155,7 @@ class Replica:
         n_most = min(scheduler.n_coastable(), _MAX_COAST)
         if n_most < MIN_COAST:
             return now_s
-        until_s = self.next_sample_s if scheduler.waiting else min(self.next_sample_s, self.next_arrival_s)
+        until_s = self.next_sample_s if scheduler.ignores_arrivals else min(self.next_sample_s, self.next_arrival_s)
         n_before = len(self.step_ends_s)
         now_s, last = self._coast(now_s, until_s, wake_s, n_most)
         n_steps = len(self.step_ends_s) - n_before

@@ -52,6 +52,13 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.append(sequence)
+        if self.budgets.is_admission_easier_in_company:
+            self._is_head_blocked = False
+
+    def change_budgets(self, budgets: Budgets) -> None:
+        """From the next step on, as an engine that is tuned while it runs."""
+        self.budgets = budgets
+        self._is_head_blocked = False
 
     def schedule(self, now_s: float) -> Step:
         """Decide one step. Token times are kept as step numbers; empty steps take none."""
@@ -306,6 +313,13 @@ class Scheduler:
     def is_head_waiting(self) -> bool:
         """The head of the queue cannot be admitted before something leaves."""
         return self._is_head_blocked or len(self.running) >= self.budgets.seats
+
+    @property
+    def ignores_arrivals(self) -> bool:
+        """A request more changes nothing in steps that `n_coastable` counts: it would wait behind the head."""
+        if not self.waiting:
+            return False
+        return not self.budgets.is_admission_easier_in_company or len(self.running) >= self.budgets.seats
 
     def n_coastable(self) -> int:
         """How many of the next steps are certain to be `one token for each decoding sequence and nothing else`,
