@@ -114,7 +114,7 @@ def test_one_trial_tells_one_factor() -> None:
         1.3, rel=0.03
     )
     assert not fitted.held_out and heard == ["trial 16 (1/1)"]
-    assert any("no prefill factor: 1 trials can tell it" in text for text in fitted.remarks)
+    assert any("only the step factor: 1 trials" in text for text in fitted.remarks)
 
 
 def test_a_perfect_simulator_has_nothing_to_learn() -> None:

@@ -20,16 +20,20 @@ from optimizer.engines.engine import LoadPlan, Placement
 from optimizer.engines.simulator.engine import SimulatedEngine, SimulatorSpec
 from optimizer.engines.simulator.fit_steps import Error, Fitted, bounded, error_of
 from optimizer.engines.simulator.recording import OUTBOUND_S, inbound_s
-from optimizer.engines.simulator.residuals import MOST_FRONT_END_S, NONE, Residuals
+from optimizer.engines.simulator.residuals import LEAST, MOST, MOST_FRONT_END_S, NONE, Residuals
 from optimizer.errors import EngineFailed
 
-N_ROUNDS = 3
-"""Times a trial's own factor is corrected: figures are nearly, not quite, in proportion to step times."""
+N_ROUNDS = 8
+"""Simulations of a trial to find its own factor."""
 CLOSE = 0.005
 """Of the logarithm of a factor that is near enough."""
-MIN_FOR_PREFILL, MIN_FOR_FRONT_END = 3, 3
-"""Trials; and requests of a trial:"""
+FORMS = ("the step factor", "front-end time", "prefill factor with a front-end time")
+"""What may be learned, one scalar more each; further ones only from this many trials on:"""
+MIN_TO_COMPARE = 3
+WORTH = 0.1
+"""Share of the held-out error that a further scalar must take away."""
 MIN_REQUESTS = 30
+"""Of a trial, to tell more than its step factor."""
 MIN_SPREAD = 2.0
 """P90 over P10 of simulated prefill times, from which on their slope and their offset can be told apart."""
 QUEUED = 2.0
@@ -83,16 +87,16 @@ def _fit_one(trials: Sequence[MeasuredTrial], tp: int, spec: SimulatorSpec, say:
             known.append(_study(trial, tp, spec))
         except (EngineFailed, _Uncomparable) as error:
             remarks.append(f"{trial.name} is left out: {error}")
-    residuals, more = _learned(known)
-    remarks += more
+    form, held_out, why = _choose_form(known, tp, spec)
+    residuals = _combined(known, form, remarks)
     return Fitted(
         tp,
         len(known),
         residuals,
         before=_errors([(k.measured, k.plain) for k in known]),
         after=_errors([(k.measured, _simulated(k.trial, tp, spec, residuals)) for k in known]),
-        held_out=_held_out(known, tp, spec),
-        remarks=tuple(remarks),
+        held_out=held_out,
+        remarks=(*remarks, *why),
     )
 
 
@@ -108,35 +112,72 @@ class _Known:
     measured: Figures
     plain: Figures
     """Simulated without residuals."""
-    step: float
-    prefill: float | None
-    front_end_s: float | None
+    own: tuple[Residuals | None, ...]
+    """Its own residuals in each of FORMS; None for what it cannot tell."""
 
 
 def _study(trial: MeasuredTrial, tp: int, spec: SimulatorSpec) -> _Known:
     measured = figures_of(trial.measured)
-    plain = simulated = _simulated(trial, tp, spec, NONE)
+    plain = _simulated(trial, tp, spec, NONE)
     if not {"TPOT", "throughput"} & measured.keys() & plain.keys():
         raise _Uncomparable("neither a time per token nor a throughput was measured and simulated")
-    step = 1.0
+    first = Residuals(step=_step_factor(trial, tp, spec, measured, NONE))
+    prefill, front_end_s = _first_tokens(trial, tp, spec, first)
+    second = None if front_end_s is None else replace(first, front_end_s=_held(front_end_s))
+    if prefill is None or prefill <= 0:
+        return _Known(trial, measured, plain, (first, second, None))
+    third = Residuals(prefill=bounded(prefill, "prefill", []))
+    third = replace(third, step=_step_factor(trial, tp, spec, measured, third))
+    _, front_end_s = _first_tokens(trial, tp, spec, third)
+    third = replace(third, front_end_s=_held(front_end_s or 0.0))
+    return _Known(trial, measured, plain, (first, second, third))
+
+
+def _held(front_end_s: float) -> float:
+    return float(np.clip(front_end_s, -MOST_FRONT_END_S, MOST_FRONT_END_S))
+
+
+def _step_factor(trial: MeasuredTrial, tp: int, spec: SimulatorSpec, measured: Figures, given: Residuals) -> float:
+    """The step factor at which the simulation takes as long as the trial did, by regula falsi on logarithms: bracketed,
+    so that a time per token that explodes near saturation cannot throw it off. `given`: the other residuals."""
+    known: list[tuple[float, float]] = []
+    following = 0.0
     for _ in range(N_ROUNDS):
-        off = _log_off(measured, simulated)
-        step = bounded(step * math.exp(off), "step", [])
-        if abs(off) < CLOSE:
+        simulated = _simulated(trial, tp, spec, replace(given, step=math.exp(following)))
+        known.append((following, _log_off(measured, simulated)))
+        if abs(known[-1][1]) < CLOSE:
             break
-        simulated = _simulated(trial, tp, spec, Residuals(step=step))
-    prefill, front_end_s = _first_tokens(trial, tp, spec, step)
-    return _Known(trial, measured, plain, step, prefill, front_end_s)
+        following = min(max(_next(known), math.log(LEAST)), math.log(MOST))
+        if any(abs(following - x) < CLOSE / 2 for x, _ in known):
+            break
+    return math.exp(min(known, key=_distance)[0])
+
+
+def _distance(point: tuple[float, float]) -> float:
+    return abs(point[1])
+
+
+def _next(known: Sequence[tuple[float, float]]) -> float:
+    """Where the line through the nearest points on both sides crosses 0; with points on one side only, as far as the
+    nearest is off."""
+    slower = [k for k in known if k[1] <= 0]
+    faster = [k for k in known if k[1] > 0]
+    if not slower or not faster:
+        at, off = min(known, key=_distance)
+        return at + off
+    (a, off_a), (b, off_b) = min(slower), max(faster)
+    crossing = b + (a - b) * off_b / (off_b - off_a)
+    return min(max(crossing, b + 0.1 * (a - b)), a - 0.1 * (a - b)) if a > b else (a + b) / 2
 
 
 def _log_off(measured: Figures, simulated: Figures) -> float:
-    """Logarithm of how much longer it took than simulated: the mean over time per token and throughput."""
-    off = []
-    if "TPOT" in measured and "TPOT" in simulated:
-        off.append(math.log(measured["TPOT"] / simulated["TPOT"]))
+    """Logarithm of how much longer steps took than simulated: by throughput in saturation, where steps follow each
+    other; only without it by the time per token, which depends on how near the load comes to saturation, too."""
     if "throughput" in measured and "throughput" in simulated:
-        off.append(math.log(simulated["throughput"] / measured["throughput"]))
-    return float(np.mean(off)) if off else 0.0
+        return math.log(simulated["throughput"] / measured["throughput"])
+    if "TPOT" in measured and "TPOT" in simulated:
+        return math.log(measured["TPOT"] / simulated["TPOT"])
+    return 0.0
 
 
 def _simulated(trial: MeasuredTrial, tp: int, spec: SimulatorSpec, residuals: Residuals) -> Figures:
@@ -152,11 +193,14 @@ def _replayed(
     return {load: engine.replay(trial.plans[load]) for load in wanted}
 
 
-def _first_tokens(trial: MeasuredTrial, tp: int, spec: SimulatorSpec, step: float) -> tuple[float | None, float | None]:
-    """(prefill factor, front-end seconds) of one trial, from its requests one by one; None for what it cannot tell."""
+def _first_tokens(
+    trial: MeasuredTrial, tp: int, spec: SimulatorSpec, given: Residuals
+) -> tuple[float | None, float | None]:
+    """(prefill factor, front-end seconds) on top of `given`, from its requests one by one; None for what it cannot
+    tell."""
     if "steady" not in trial.measured or "steady" not in trial.plans:
         return None, None
-    again = _replayed(trial, tp, spec, Residuals(step=step), ("steady",))["steady"]
+    again = _replayed(trial, tp, spec, given, ("steady",))["steady"]
     simulated = {r.request_id: r.ttft_s for r in again.records if r.ttft_s is not None}
     both = [(simulated[r.request_id], r.ttft_s) for r in trial.measured["steady"].records
             if r.ttft_s is not None and r.request_id in simulated]  # fmt: skip
@@ -182,33 +226,51 @@ def _slope(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.median((y[j] - y[i])[apart] / (x[j] - x[i])[apart]))
 
 
-def _learned(known: Sequence[_Known]) -> tuple[Residuals, list[str]]:
-    remarks: list[str] = []
-    if not known:
-        return NONE, ["nothing is learned: no trial can be compared"]
-    step = bounded(float(np.exp(np.median([math.log(k.step) for k in known]))), "step", remarks)
-    prefills = [k.prefill for k in known if k.prefill is not None and k.prefill > 0]
-    fronts = [k.front_end_s for k in known if k.front_end_s is not None]
-    prefill = 1.0
-    if len(prefills) >= MIN_FOR_PREFILL:
-        prefill = bounded(float(np.median(prefills)), "prefill", remarks)
-    else:
-        remarks.append(f"no prefill factor: {len(prefills)} trials can tell it, {MIN_FOR_PREFILL} are needed")
-    front = 0.0
-    if len(fronts) >= MIN_FOR_FRONT_END:
-        front = float(np.clip(np.median(fronts), -MOST_FRONT_END_S, MOST_FRONT_END_S))
-    else:
-        remarks.append(f"no front-end time: {len(fronts)} trials can tell it, {MIN_FOR_FRONT_END} are needed")
-    return Residuals(step, prefill, front), remarks
+def _choose_form(
+    known: Sequence[_Known], tp: int, spec: SimulatorSpec
+) -> tuple[int, tuple[Error, ...], tuple[str, ...]]:
+    """(which of FORMS, its errors on trials left out, why not more): each further scalar has to lower the error of
+    trials that it was not learned from."""
+    if len(known) < MIN_TO_COMPARE:
+        held_out = _held_out(known, 0, tp, spec) if len(known) > 1 else ()
+        return 0, held_out, (f"only {FORMS[0]}: {len(known)} trials, {MIN_TO_COMPARE} are needed for more",)
+    chosen, errors = 0, _held_out(known, 0, tp, spec)
+    why = []
+    for form in range(1, len(FORMS)):
+        if sum(k.own[form] is not None for k in known) < MIN_TO_COMPARE:
+            why.append(f"no {FORMS[form]}: too few trials tell it (prompts of one length, or few requests)")
+            continue
+        found = _held_out(known, form, tp, spec)
+        if _mean(found) < (1 - WORTH) * _mean(errors):
+            chosen, errors = form, found
+        else:
+            why.append(
+                f"no {FORMS[form]}: the error of trials left out would be {_mean(found):.0%}, not {_mean(errors):.0%}"
+            )
+    return chosen, errors, tuple(why)
 
 
-def _held_out(known: Sequence[_Known], tp: int, spec: SimulatorSpec) -> tuple[Error, ...]:
+def _mean(errors: Sequence[Error]) -> float:
+    return float(np.mean([e.median for e in errors])) if errors else math.inf
+
+
+def _combined(known: Sequence[_Known], form: int, remarks: list[str]) -> Residuals:
+    """The medians over trials, of factors on their logarithms."""
+    own = [r for k in known if (r := k.own[form]) is not None]
+    if not own:
+        remarks.append("nothing is learned: no trial can be compared")
+        return NONE
+    step = float(np.exp(np.median([math.log(r.step) for r in own])))
+    prefill = float(np.exp(np.median([math.log(r.prefill) for r in own])))
+    front_end_s = float(np.median([r.front_end_s for r in own]))
+    return Residuals(bounded(step, "step", remarks), bounded(prefill, "prefill", remarks), front_end_s)
+
+
+def _held_out(known: Sequence[_Known], form: int, tp: int, spec: SimulatorSpec) -> tuple[Error, ...]:
     """Every trial predicted from the others."""
-    if len(known) < 2:
-        return ()
     pairs = []
     for out in known:
-        residuals, _ = _learned([k for k in known if k is not out])
+        residuals = _combined([k for k in known if k is not out], form, [])
         pairs.append((out.measured, _simulated(out.trial, tp, spec, residuals)))
     return _errors(pairs)
 
