@@ -146,13 +146,9 @@ def test_arrivals_that_take_the_heads_chunk_down_end_a_coast() -> None:
         "long_prefill_token_threshold_adaptive": True,
         "scheduler_reserve_full_isl": False,
     }
-    crowd = [Request(2 + i, 6 + 4 * i, 100, 2) for i in range(10)]
-    scenario = scenario_of(
-        Request(0, 0, 200, 50), Request(1, 3, 200, 2), *crowd, arguments=arguments, n_blocks=17, is_async=True
-    )
+    crowd = [Request(2 + i, 4 + i, 100, 2) for i in range(10)]
+    scenario = scenario_of(Request(0, 0, 200, 50), Request(1, 3, 200, 2), *crowd, arguments=arguments, n_blocks=17)
     stepwise, coasting = simulate(scenario, Way.STEPWISE), simulate(scenario, Way.COASTING)
     assert stepwise.log == coasting.log
-    n_before = sum(r.arrival < 50 for r in scenario.requests)
-    admitted = next(e["present"] for e in stepwise.log if [1, 0] in e["admitted"])
-    assert 2 < admitted <= n_before
-    assert coasting.n_coasted > 0
+    admitted = next(number for number, e in enumerate(stepwise.log) if [1, 0] in e["admitted"])
+    assert 4 < admitted < 14
