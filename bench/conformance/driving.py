@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from enum import Enum
@@ -50,7 +50,12 @@ class Drive:
     """One run of a scheduler over its requests."""
 
     def __init__(
-        self, scheduler: Scheduler, requests: Seq[Sequence], budget_changes: Mapping[int, int], is_coasting: bool
+        self,
+        scheduler: Scheduler,
+        requests: Seq[Sequence],
+        budget_changes: Mapping[int, int],
+        is_coasting: bool,
+        after_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.log: list[Entry] = []
         self.n_skipped = 0
@@ -62,6 +67,7 @@ class Drive:
         self._arrivals = deque(requests)
         self._changes = budget_changes
         self._is_coasting = is_coasting
+        self._after_step = after_step
         self._pending: deque[tuple[Step, Entry | None]] = deque()
         self._depth = 2 if scheduler.budgets.is_async else 1
         self._n_empty = 0
@@ -109,6 +115,7 @@ class Drive:
             self.log.append(entry)
         self._check_progress(step)
         self._change_budget()
+        self._after_step()
         self._pending.append((step, entry))
 
     def _tokens(self, step: Step, decodes: set[Sequence]) -> list[list[int]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Any
 
+from bench.conformance.driving import Drive
 from optimizer.engines.simulator.budgets import Budgets, Step
 from optimizer.engines.simulator.prefixes import Prefix
 from optimizer.engines.simulator.scheduler import Scheduler
@@ -45,28 +45,6 @@ def drive(
 ) -> list[dict[str, Any]]:
     """Until every request is done. A request joins before the first schedule() at which `arrival_s` non-empty steps
     were scheduled, or at once when nothing is left to do."""
-    arrivals = deque(requests)
-    depth = 2 if scheduler.budgets.is_async else 1
-    pending: deque[tuple[Step, dict[str, Any] | None]] = deque()
-    log: list[dict[str, Any]] = []
-    while True:
-        while arrivals and (arrivals[0].arrival_s <= len(log) or not scheduler.has_requests):
-            scheduler.add(arrivals.popleft())
-        if scheduler.has_requests:
-            step, tokens = decide(scheduler)
-            entry = None
-            if step.n_tokens:
-                entry = {"tokens": tokens, "victims": [v.index for v in step.victims], "free": scheduler.pool.n_free}
-                log.append(entry)
-            after_step()
-            pending.append((step, entry))
-            if len(pending) < depth:
-                continue
-        elif not pending:
-            if arrivals:
-                continue
-            return log
-        step, entry = pending.popleft()
-        finished = scheduler.update(step)
-        if entry is not None:
-            entry["finished"] = sorted(s.index for s in finished)
+    run = Drive(scheduler, requests, {}, is_coasting=False, after_step=after_step)
+    run.run()
+    return [entry | {"tokens": dict(entry["scheduled"])} for entry in run.log]

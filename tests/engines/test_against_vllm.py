@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +23,7 @@ from optimizer.cli import run_main
 from optimizer.engines.simulator.budgets import Step
 from optimizer.engines.simulator.scheduler import Scheduler
 from optimizer.engines.simulator.sequence import Sequence
+from optimizer.processes import session_of, wait_until_ended
 
 pytestmark = pytest.mark.vllm
 N_SCENARIOS = int(os.environ.get("N_VLLM_SCENARIOS", "300"))
@@ -58,7 +65,7 @@ def test_a_planted_bug_is_found_and_made_small(vllm_python: str, capsys: pytest.
     assert re.fullmatch(r"scenarios: 3 steps: \d+ mismatching steps: [1-9]\d*", out.splitlines()[-1])
 
 
-class EvictsTheLatest(Scheduler):
+class EvictsInAnotherOrder(Scheduler):
     """Contents lose their blocks in the wrong order: no token count tells at first."""
 
     def schedule(self, now_s: float) -> Step:
@@ -75,7 +82,7 @@ def test_a_wrong_order_of_evictions_is_a_mismatch(vllm_python: str) -> None:
     )
     with Oracle(vllm_python) as oracle:
         assert Comparison(oracle).judge(scenario).difference is None
-        difference = Comparison(oracle, EvictsTheLatest).judge(scenario).difference
+        difference = Comparison(oracle, EvictsInAnotherOrder).judge(scenario).difference
         assert difference is not None
         assert difference.ours["evicted"] != difference.theirs["evicted"]
         assert difference.ours["scheduled"] == difference.theirs["scheduled"]
@@ -86,10 +93,36 @@ def test_a_wrong_order_of_evictions_is_a_mismatch(vllm_python: str) -> None:
 
 
 def test_a_python_without_vllm_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    import sys
-
     code = run_main(main, ["--scenarios", "1", "--vllm-python", sys.executable])
     err = capsys.readouterr().err
     assert code == 3
     assert len(err.splitlines()) == 1
     assert f"--vllm-python {sys.executable}: has no vLLM" in err
+
+
+def test_ctrl_c_leaves_no_process(vllm_python: str, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "bench.scheduler_conformance",
+        "--scenarios",
+        "100000",
+        "--vllm-python",
+        vllm_python,
+    ]
+    with (tmp_path / "out").open("wb") as out:
+        bench = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+    wait_for(lambda: b"vLLM 0" in (tmp_path / "out").read_bytes(), within_s=120.0)
+    below = session_of(bench.pid)
+    assert below
+    bench.send_signal(signal.SIGINT)
+    assert bench.wait(10) == 130
+    assert wait_until_ended(lambda: below, 5.0)
+    assert (tmp_path / "out").read_text().splitlines()[-1] == "error: interrupted"
+
+
+def wait_for(is_true: Callable[[], bool], within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
