@@ -248,10 +248,11 @@ class Run:
 
 
 def answer(line, model_dir):
-    """vLLM refuses arguments with many kinds of exception; whatever it is, the other side tells the user."""
+    """How vLLM refuses arguments, or its scheduler gives up, goes back as a line; another kind of error ends this
+    process: it is of another version than the one that this script knows."""
     try:
         return Run(json.loads(line), model_dir).steps()
-    except Exception as error:  # noqa: BLE001
+    except (ValueError, RuntimeError, AssertionError, LookupError) as error:
         return {"error": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
 
 
