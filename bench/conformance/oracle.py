@@ -55,11 +55,10 @@ class Oracle:
             env=environment,
             start_new_session=True,
         )
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.push(self)
             self.version = self._read(BOOT_TIMEOUT_S)["vllm"]
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
+            stack.pop_all()
         return self
 
     def __exit__(
