@@ -119,7 +119,12 @@ def _facts_of(asked: str | None, kind: GpuClass) -> GpuFacts:
         raise UserError(f"--gpu: {error}; this machine has {kind.text}: name the nearest card of the list") from None
     if kind.memory_mib and abs(kind.memory_mib * 1024**2 / facts.memory_bytes - 1) > 0.02:
         name = f"{facts.name}{' MIG ' + kind.mig_profile if kind.mig_profile else f' {kind.memory_mib} MiB'}"
-        return replace(facts, name=name, memory_bytes=kind.memory_mib * 1024**2, is_calibrated=False)
+        return replace(
+            facts,
+            name=name,
+            memory_bytes=kind.memory_mib * 1024**2,
+            kernels=facts.kernels.assumed(f"as a whole {facts.name}"),
+        )
     return facts
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from search_spaces.hardware import GB, GIB, GpuFacts
+from search_spaces.kernels import DecodeAttention, Gemm, Kernels, MixedPenalty, PrefillAttention
 from search_spaces.parameter import Value
 
 MEMORY_SHARE = 0.25
@@ -21,6 +22,13 @@ FLOPS_PER_CORE = 50e9
 """bf16 multiply-adds that one core with AVX-512 keeps up, order of magnitude."""
 BLOCK_MULTIPLE = 32
 """vLLM 0.32 CPU attention takes blocks of this many tokens or multiples of it (default 128)."""
+_START = "no data: start values of a server CPU"
+_KERNELS = Kernels(
+    gemm=Gemm(mfu=0.5, mbu=0.5, q=2.0, t0_s=0.0, source=_START, error=None),
+    prefill=PrefillAttention(mfu=0.3, t0_s=10e-6, n_passes=2.0, source=_START, error=None),
+    decode=DecodeAttention(mbu=0.5, t0_s=12e-6, sequence_head_s=20e-9, source=_START, error=None),
+    mixed=MixedPenalty(factor=1.0, source=_START, error=None),
+)
 KV_DTYPES = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 
@@ -40,14 +48,8 @@ def host_cpu(total_bytes: int, n_cores: int) -> GpuFacts:
         fp8_flops=None,
         link="PCIe",
         link_bytes_per_s=10 * GB,
-        mixed_attention_penalty=1.0,
-        gemm_mfu=0.5,
-        gemm_mbu=0.5,
-        gemm_q=2.0,
-        prefill_attention_mfu=0.3,
-        decode_attention_mbu=0.5,
-        is_calibrated=False,
-        source="no data: start values of a server CPU",
+        kernels=_KERNELS,
+        source=_START,
         is_cpu=True,
     )
 

@@ -1,22 +1,26 @@
 """The GPU table. Memory: bytes the driver reports to a process (a little under the label). Peaks: dense, vendor sheets.
 
-Kernel efficiencies and all-reduce rows of calibrated cards were fitted to the kernel measurements of NVIDIA
-AIConfigurator (Apache-2.0, vLLM 0.24 tables) and, for the RTX 4090 and PRO 6000, of LLMServingSim (MIT).
+Kernel efficiencies come from `kernel_table.py`; a card that has none there takes those of the nearest that has, marked
+as assumed.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from search_spaces.hardware import GB, GIB, AllReduce, GpuFacts
+from search_spaces.hardware import GB, GIB, GpuFacts
+from search_spaces.kernel_table import FITTED
+from search_spaces.kernels import DecodeAttention, Gemm, Kernels, MixedPenalty, PrefillAttention
 
 TERA = 1e12
-_AIC = "NVIDIA AIConfigurator 0.12 kernel tables (Apache-2.0)"
 _START = "no kernel data: start values"
-
-
-def _rows(latencies_us: tuple[float, float, float], gb_per_s: tuple[float, float, float]) -> tuple[AllReduce, ...]:
-    return tuple(AllReduce(n, us * 1e-6, bw * GB) for n, us, bw in zip((2, 4, 8), latencies_us, gb_per_s, strict=True))
+_UNKNOWN = Kernels(
+    gemm=Gemm(mfu=0.70, mbu=0.80, q=2.0, t0_s=4e-6, source=_START, error=None),
+    prefill=PrefillAttention(mfu=0.50, t0_s=12e-6, n_passes=2.5, source=_START, error=None),
+    decode=DecodeAttention(mbu=0.80, t0_s=12e-6, sequence_head_s=15e-9, source=_START, error=None),
+    mixed=MixedPenalty(factor=1.7, source=_START, error=None),
+)
+_SXM = "as the SXM card of its kind"
 
 
 def _gib(value: float) -> int:
@@ -31,16 +35,8 @@ _A100_80 = GpuFacts(
     fp8_flops=None,
     link="NVLink",
     link_bytes_per_s=300 * GB,
-    mixed_attention_penalty=1.85,
-    gemm_mfu=0.84,
-    gemm_mbu=0.77,
-    gemm_q=1.6,
-    gemm_t0_s=6.0e-6,
-    prefill_attention_mfu=0.54,
-    decode_attention_mbu=0.72,
-    is_calibrated=True,
-    all_reduce=_rows((5.1, 5.4, 6.4), (100, 74, 65)),
-    source=f"NVIDIA A100 SXM datasheet; {_AIC}",
+    kernels=FITTED["A100-80"],
+    source="NVIDIA A100 SXM datasheet",
     aliases=("A100-SXM-80", "A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", "A100", "A100 80GB", "A100_sxm"),
 )
 _H100_80 = GpuFacts(
@@ -51,18 +47,8 @@ _H100_80 = GpuFacts(
     fp8_flops=1979 * TERA,
     link="NVLink",
     link_bytes_per_s=450 * GB,
-    mixed_attention_penalty=1.0,
-    gemm_mfu=0.81,
-    gemm_mbu=0.87,
-    gemm_q=2.9,
-    gemm_t0_s=3.8e-6,
-    prefill_attention_mfu=0.65,
-    decode_attention_mbu=0.93,
-    is_calibrated=True,
-    fp8_mfu=0.55,
-    fp8_mbu=0.90,
-    all_reduce=_rows((4.3, 4.8, 5.2), (167, 118, 134)),
-    source=f"NVIDIA H100 SXM5 datasheet; {_AIC}",
+    kernels=FITTED["H100-80"],
+    source="NVIDIA H100 SXM5 datasheet",
     aliases=("H100-SXM-80", "H100-SXM", "H100 SXM5", "NVIDIA H100 80GB HBM3", "H100", "H100 80GB", "H100-SXM5-80GB"),
 )
 _L40S = GpuFacts(
@@ -73,17 +59,8 @@ _L40S = GpuFacts(
     fp8_flops=733 * TERA,
     link="PCIe",
     link_bytes_per_s=32 * GB,
-    mixed_attention_penalty=1.85,
-    gemm_mfu=0.64,
-    gemm_mbu=0.81,
-    gemm_q=2.1,
-    prefill_attention_mfu=0.49,
-    decode_attention_mbu=0.95,
-    is_calibrated=True,
-    fp8_mfu=0.60,
-    fp8_mbu=0.82,
-    all_reduce=_rows((5.7, 14, 27), (10, 1, 1)),
-    source=f"NVIDIA L40S datasheet; memory as torch reports it; {_AIC}",
+    kernels=FITTED["L40S-48"],
+    source="NVIDIA L40S datasheet; memory as torch reports it",
     aliases=("L40S", "NVIDIA L40S", "L40S 48GB"),
 )
 _RTX_4090 = GpuFacts(
@@ -94,36 +71,20 @@ _RTX_4090 = GpuFacts(
     fp8_flops=330 * TERA,
     link="PCIe",
     link_bytes_per_s=16 * GB,
-    mixed_attention_penalty=2.1,
-    gemm_mfu=1.0,
-    gemm_mbu=0.94,
-    gemm_q=6.0,
-    prefill_attention_mfu=0.62,
-    decode_attention_mbu=0.92,
-    is_calibrated=True,
-    all_reduce=_rows((5.7, 14, 27), (10, 1, 1)),
-    source="NVIDIA Ada whitepaper (fp32 accumulation); LLMServingSim profile of an RTX 4090 (MIT); all-reduce as L40S",
+    kernels=replace(
+        FITTED["RTX-4090-24"], all_reduce=FITTED["L40S-48"].assumed("as the L40S: PCIe 4, no peer-to-peer").all_reduce
+    ),
+    source="NVIDIA Ada whitepaper (fp32 accumulation)",
     aliases=("RTX 4090", "RTX4090", "4090", "NVIDIA GeForce RTX 4090", "GeForce RTX 4090 24GB"),
 )
-_UNCALIBRATED = replace(
-    _L40S,
-    gemm_mfu=0.70,
-    gemm_mbu=0.80,
-    gemm_q=2.0,
-    prefill_attention_mfu=0.50,
-    decode_attention_mbu=0.80,
-    fp8_mfu=None,
-    fp8_mbu=None,
-    is_calibrated=False,
-)
-
 GPUS: tuple[GpuFacts, ...] = (
     replace(
         _A100_80,
         name="A100-40",
         memory_bytes=_gib(39.39),
         hbm_bytes_per_s=1555 * GB,
-        source=f"NVIDIA A100 SXM 40 GB datasheet; efficiencies of the 80 GB card ({_AIC})",
+        kernels=FITTED["A100-80"].assumed("as the 80 GB card"),
+        source="NVIDIA A100 SXM 40 GB datasheet",
         aliases=("A100-SXM-40", "A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB", "A100 40GB", "A100-PCIE-40GB"),
     ),
     _A100_80,
@@ -136,9 +97,8 @@ GPUS: tuple[GpuFacts, ...] = (
         bf16_flops=835 * TERA,
         fp8_flops=1671 * TERA,
         link_bytes_per_s=300 * GB,
-        is_calibrated=False,
-        all_reduce=(),
-        source="NVIDIA H100 NVL datasheet; efficiencies of the SXM card as start values",
+        kernels=replace(FITTED["H100-80"].assumed(_SXM), all_reduce=()),
+        source="NVIDIA H100 NVL datasheet",
         aliases=("H100 NVL", "NVIDIA H100 NVL", "H100-94"),
     ),
     replace(
@@ -146,15 +106,8 @@ GPUS: tuple[GpuFacts, ...] = (
         name="H200-141",
         memory_bytes=_gib(139.81),
         hbm_bytes_per_s=4800 * GB,
-        gemm_mfu=0.80,
-        gemm_mbu=0.84,
-        gemm_q=3.1,
-        gemm_t0_s=4.1e-6,
-        prefill_attention_mfu=0.64,
-        decode_attention_mbu=0.88,
-        fp8_mfu=0.57,
-        fp8_mbu=0.83,
-        source=f"NVIDIA H200 SXM datasheet; {_AIC}; all-reduce as H100",
+        kernels=FITTED["H200-141"],
+        source="NVIDIA H200 SXM datasheet",
         aliases=("H200", "NVIDIA H200", "H200-SXM", "H200-SXM-141", "H200 141GB"),
     ),
     replace(
@@ -165,41 +118,35 @@ GPUS: tuple[GpuFacts, ...] = (
         bf16_flops=2250 * TERA,
         fp8_flops=4500 * TERA,
         link_bytes_per_s=900 * GB,
-        gemm_mfu=0.72,
-        gemm_mbu=0.82,
-        gemm_q=2.4,
-        gemm_t0_s=3.7e-6,
-        prefill_attention_mfu=0.51,
-        decode_attention_mbu=0.97,
-        fp8_mfu=0.51,
-        fp8_mbu=0.73,
-        all_reduce=_rows((7.0, 7.1, 7.9), (283, 214, 206)),
-        source=f"NVIDIA HGX B200 datasheet; {_AIC}; mixed-attention penalty assumed as Hopper",
+        kernels=FITTED["B200-180"],
+        source="NVIDIA HGX B200 datasheet",
         aliases=("B200", "NVIDIA B200", "B200-SXM", "B200-SXM-180", "B200-192"),
     ),
     _L40S,
     replace(
-        _UNCALIBRATED,
+        _L40S,
         name="L4-24",
         memory_bytes=_gib(22.03),
         hbm_bytes_per_s=300 * GB,
         bf16_flops=121 * TERA,
         fp8_flops=242 * TERA,
-        source=f"NVIDIA L4 datasheet (memory with ECC on); {_START}; all-reduce as L40S",
+        kernels=_UNKNOWN,
+        source="NVIDIA L4 datasheet (memory with ECC on)",
         aliases=("L4", "NVIDIA L4", "L4 24GB"),
     ),
     replace(
-        _UNCALIBRATED,
+        _L40S,
         name="A10G-24",
         memory_bytes=_gib(22.06),
         hbm_bytes_per_s=600 * GB,
         bf16_flops=70 * TERA,
         fp8_flops=None,
-        source=f"NVIDIA A10G datasheet (70 TFLOPS, not the A10's 125; memory with ECC on); {_START}",
+        kernels=_UNKNOWN,
+        source="NVIDIA A10G datasheet (70 TFLOPS, not the A10's 125; memory with ECC on)",
         aliases=("A10G", "NVIDIA A10G", "A10G 24GB"),
     ),
     replace(
-        _UNCALIBRATED,
+        _L40S,
         name="MI300X-192",
         memory_bytes=_gib(191.69),
         hbm_bytes_per_s=5300 * GB,
@@ -207,9 +154,8 @@ GPUS: tuple[GpuFacts, ...] = (
         fp8_flops=2615 * TERA,
         link="xGMI",
         link_bytes_per_s=448 * GB,
-        mixed_attention_penalty=1.6,
-        all_reduce=(),
-        source=f"AMD Instinct MI300X datasheet; {_START}",
+        kernels=_UNKNOWN,
+        source="AMD Instinct MI300X datasheet",
         aliases=("MI300X", "AMD Instinct MI300X", "MI300X OAM", "AMD Instinct MI300X OAM", "MI300X 192GB"),
     ),
     _RTX_4090,
@@ -221,17 +167,8 @@ GPUS: tuple[GpuFacts, ...] = (
         bf16_flops=468 * TERA,
         fp8_flops=936 * TERA,
         link_bytes_per_s=64 * GB,
-        mixed_attention_penalty=1.6,
-        gemm_mfu=0.86,
-        gemm_mbu=0.87,
-        gemm_q=1.5,
-        gemm_t0_s=2.2e-6,
-        prefill_attention_mfu=0.61,
-        decode_attention_mbu=0.97,
-        fp8_mfu=0.90,
-        fp8_mbu=0.89,
-        all_reduce=_rows((4.5, 13, 26), (20, 10, 7)),
-        source=f"NVIDIA RTX PRO 6000 Blackwell datasheet; {_AIC}; LLMServingSim profile (MIT)",
+        kernels=FITTED["RTX-PRO-6000-96"],
+        source="NVIDIA RTX PRO 6000 Blackwell datasheet",
         aliases=(
             "RTX PRO 6000",
             "RTXPRO6000",
@@ -247,9 +184,8 @@ GPUS: tuple[GpuFacts, ...] = (
         hbm_bytes_per_s=1935 * GB,
         link="PCIe",
         link_bytes_per_s=32 * GB,
-        all_reduce=(),
-        is_calibrated=False,
-        source="NVIDIA A100 PCIe datasheet; efficiencies of the SXM card as start values",
+        kernels=replace(FITTED["A100-80"].assumed(_SXM), all_reduce=()),
+        source="NVIDIA A100 PCIe datasheet",
         aliases=("A100 PCIe", "NVIDIA A100 80GB PCIe", "A100-PCIE-80GB"),
     ),
     replace(
@@ -261,9 +197,8 @@ GPUS: tuple[GpuFacts, ...] = (
         fp8_flops=1513 * TERA,
         link="PCIe",
         link_bytes_per_s=64 * GB,
-        all_reduce=(),
-        is_calibrated=False,
-        source="NVIDIA H100 PCIe datasheet; efficiencies of the SXM card as start values",
+        kernels=replace(FITTED["H100-80"].assumed(_SXM), all_reduce=()),
+        source="NVIDIA H100 PCIe datasheet",
         aliases=("H100 PCIe", "NVIDIA H100 PCIe", "H100-PCIE-80GB"),
     ),
 )

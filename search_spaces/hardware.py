@@ -9,18 +9,11 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from search_spaces.kernels import AllReduce, Kernels
+
 GIB = 1024**3
 MIB = 1024**2
 GB = 1000**3
-
-
-@dataclass(frozen=True, slots=True)
-class AllReduce:
-    """vLLM's custom all-reduce inside CUDA graphs: time = latency_s + bytes / bytes_per_s."""
-
-    n_gpus: int
-    latency_s: float
-    bytes_per_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,36 +29,27 @@ class GpuFacts:
     fp8_flops: float | None
     link: Literal["PCIe", "NVLink", "xGMI"]
     link_bytes_per_s: float
-    mixed_attention_penalty: float
-    """Factor on decode attention in a step that also prefills (FlashAttention-2 cards 1.6 to 2.1, Hopper 1.0)."""
-    gemm_mfu: float
-    gemm_mbu: float
-    gemm_q: float
-    """Exponent of the smooth maximum between compute and memory time of the linear layers."""
-    prefill_attention_mfu: float
-    decode_attention_mbu: float
-    is_calibrated: bool
-    """False: no kernel data for this card; efficiencies are a start value and results are labelled uncalibrated."""
+    kernels: Kernels
+    """How well its kernels use those peaks, entry by entry with source and error."""
     source: str
     aliases: tuple[str, ...] = ()
-    gemm_t0_s: float = 0.0
-    """Fixed time of one linear-layer kernel."""
-    fp8_mfu: float | None = None
-    """fp8 GEMM efficiencies; None: the card has no fp8 units or was not measured (take the bf16 ones)."""
-    fp8_mbu: float | None = None
-    all_reduce: tuple[AllReduce, ...] = ()
-    """Measured at 2, 4 and 8 GPUs; empty: not measured, use `all_reduce_of`'s estimate from the link."""
     is_cpu: bool = False
     """The host itself: no CUDA context, no graphs, and the KV cache always given in bytes."""
 
+    @property
+    def is_calibrated(self) -> bool:
+        """False: its 16-bit kernels are assumed, and results are labelled uncalibrated (`Roofline.uncalibrated` says
+        what else a model on it rests on)."""
+        return self.kernels.is_measured
+
     def all_reduce_of(self, n_gpus: int) -> AllReduce:
-        """The measured row for the next larger count; without one, 5 µs a hop and a third of the link's rate."""
-        for row in self.all_reduce:
-            if row.n_gpus >= n_gpus:
-                return row
-        if self.all_reduce:
-            return self.all_reduce[-1]
-        return AllReduce(n_gpus, 5e-6 * n_gpus / 2, self.link_bytes_per_s / 3 / max(1, n_gpus - 1))
+        """The kernels' row; without one, 5 us a hop and a third of the link's rate, which is assumed."""
+        row = self.kernels.all_reduce_of(n_gpus)
+        if row is not None:
+            return row
+        latency_s, bytes_per_s = 5e-6 * n_gpus / 2, self.link_bytes_per_s / 3 / max(1, n_gpus - 1)
+        points = tuple((size, latency_s + size / bytes_per_s) for size in (1e4, 1e5, 1e6, 1e7, 1e8))
+        return AllReduce(n_gpus=n_gpus, points=points, source=f"a third of its {self.link}", error=None)
 
 
 def batch_defaults(gpu: GpuFacts) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """How long one engine step takes: a roofline of model, GPU and tensor-parallel size.
 
 Symbols: L layers, d hidden, H/Hk query/KV heads, dh head size, p tensor-parallel size, F peak FLOP/s, B memory bytes/s,
-T tokens in the step, n sequences. Kernel efficiencies (mfu, mbu) live in the GPU table; what the host costs is here.
+T tokens in the step, n sequences. Kernel efficiencies live in `search_spaces.kernels`; what the host costs is here.
 Sum of: linear layers (smooth maximum of compute and weight traffic, the experts' traffic by expected coverage), LM head
 on sampled rows, elementwise kernels, prefill attention, decode attention (slower beside a prefill on FlashAttention-2
 cards), all-reduce, host overhead and sampler. Forms follow published rooflines (Vidur, BLIS inference-sim, GenZ);
@@ -20,22 +20,20 @@ from search_spaces.model import ModelFacts
 
 STEP_HOST_S = 0.4e-3
 """Per step: input preparation and launch of one CUDA graph (0.3-0.5 ms; BLIS inference-sim fits, vLLM 0.15)."""
-LAYER_HOST_S = 36e-6
-"""Per layer: gaps between kernels (32-40 us; same fits)."""
+LAYER_S = 32e-6
+"""Per layer: norms, rotary embedding, activation, KV write (2-3 us each at decode, LLMServingSim's profiles) and the
+gaps between kernels of a graph (together 32.1 us, BLIS inference-sim's fit, vLLM 0.15)."""
 SEQUENCE_HOST_S = 4.5e-6
 """Per sequence: input batch update (4-5 us; same fits)."""
 SCHEDULER_S = 13e-6
-"""Per scheduled sequence, only without async scheduling, which hides it."""
+"""Per scheduled sequence, only without async scheduling, which hides it: schedule, update and encode of vLLM 0.32's own
+Scheduler took 10.6-13.2 us a decoding sequence at 8 to 256 of them (measured on an EPYC host, no GPU)."""
 EAGER_LAYER_S = 0.55e-3
 """Per layer, --enforce-eager: launch-bound floor (0.4-0.7 ms; Qwen2-1.5B on A100, SLO-Guard's published runs)."""
 OFF_GRAPH_LAYER_S = 0.1e-3
 """Per layer, compiled but outside the captured sizes: launch-bound floor. Assumed: ~10 fused kernels of ~10 us."""
 SAMPLER_S, SAMPLER_ROW_S = 24e-6, 1.12e-6
 """25 us for 1 row to 311 us for 256."""
-PREFILL_ATTENTION_LAYER_S = 10e-6
-DECODE_ATTENTION_LAYER_S = 12e-6
-DECODE_ATTENTION_HEAD_S = 20e-9
-"""Per sequence, KV head and layer (15-28 ns)."""
 ELEMENTWISE_MBU = 0.85
 
 
@@ -97,25 +95,16 @@ class Roofline:
             else graph_sizes(shape.max_num_batched_tokens, shape.max_num_seqs, shape.max_graph_tokens)
         )
         parts = model.parameters()
-        experts = parts["experts"] / p
-        self._active = (sum(parts[k] for k in ("attention", "state", "mlp", "shared_experts", "router"))) / p
+        self._experts = parts["experts"] / p
+        self._expert_bytes = self._experts * model.bytes_per_parameter("experts")
+        self._matrices = _matrices(model, p)
+        self._active = sum(m.n * m.k * m.count for m in self._matrices)
         if model.n_experts:
-            self._active += experts * model.n_active_experts / model.n_experts
-        self._fixed_bytes = (
-            sum(
-                parts[k] * model.bytes_per_parameter(k)
-                for k in ("attention", "state", "mlp", "shared_experts", "router")
-            )
-            / p
-        )
-        self._expert_bytes = experts * model.bytes_per_parameter("experts")
+            self._active += self._experts * model.n_active_experts / model.n_experts
+        self._fixed_bytes = sum(m.n * m.k * m.count * m.width for m in self._matrices)
         self._is_fp8 = model.weight_bytes_per_parameter == 1 and gpu.fp8_flops is not None
-        self._flops = (
-            gpu.fp8_flops * (gpu.fp8_mfu or gpu.gemm_mfu)
-            if self._is_fp8 and gpu.fp8_flops
-            else (gpu.bf16_flops * gpu.gemm_mfu)
-        )
-        self._bandwidth = gpu.hbm_bytes_per_s * ((gpu.fp8_mbu if self._is_fp8 else None) or gpu.gemm_mbu)
+        self._gemm = (gpu.kernels.gemm_fp8 if self._is_fp8 else None) or gpu.kernels.gemm
+        self._peak = gpu.fp8_flops if self._is_fp8 and gpu.fp8_flops else gpu.bf16_flops
         self._attention = _AttentionCosts(model, gpu, shape)
         self._linear_cache: dict[int, float] = {}
         self._line_cache: dict[int, tuple[float, tuple[float, ...]]] = {}
@@ -137,17 +126,17 @@ class Roofline:
         for chunk, prior in prefills:
             n_tokens += chunk
             attention += self._attention.prefill_s(chunk, prior)
-        attention += PREFILL_ATTENTION_LAYER_S * self._model.n_attention_layers
+        attention += self._gpu.kernels.prefill.t0_s * self._model.n_attention_layers
         if n_decodes:
             beside = self._attention.decode_base_s(n_decodes)
             for slope, context in zip(self._attention.slopes, contexts, strict=True):
                 beside += slope * context
-            attention += self._gpu.mixed_attention_penalty * beside
+            attention += self._gpu.kernels.mixed.factor * beside
         return self._common_s(n_tokens, n_decodes + len(prefills), n_sampled) + attention
 
     def demand(self, n_tokens: int, n_prefill_tokens: int, seconds: float) -> tuple[float, float]:
-        compute_s = 2.0 * self._active * n_tokens / self._flops
-        weights_s = self._weight_bytes(n_tokens) / self._bandwidth
+        compute_s = 2.0 * self._active * n_tokens / (self._peak * self._gemm.mfu)
+        weights_s = self._weight_bytes(n_tokens) / (self._gpu.hbm_bytes_per_s * self._gemm.mbu)
         rest_s = max(seconds - max(compute_s, weights_s), 0.0)
         share = n_prefill_tokens / n_tokens if n_tokens else 0.0
         compute = min((compute_s + share * rest_s) / seconds, 1.0)
@@ -161,7 +150,7 @@ class Roofline:
         model, shape = self._model, self._shape
         padded, floor = self._on_graph(n_tokens)
         device = self._linear_s(padded) + self._head_s(n_sampled)
-        host = STEP_HOST_S + LAYER_HOST_S * model.n_layers + SEQUENCE_HOST_S * n_sequences
+        host = STEP_HOST_S + LAYER_S * model.n_layers + SEQUENCE_HOST_S * n_sequences
         sampler = SAMPLER_S + SAMPLER_ROW_S * n_sampled
         if not shape.is_async:
             host += SCHEDULER_S * n_sequences
@@ -187,32 +176,74 @@ class Roofline:
         cached = self._linear_cache.get(n_tokens)
         if cached is not None:
             return cached
-        model, gpu, p = self._model, self._gpu, self._shape.tp
-        q = gpu.gemm_q
-        compute = 2.0 * self._active * n_tokens / self._flops
-        memory = self._weight_bytes(n_tokens) / self._bandwidth
-        seconds = float((compute**q + memory**q) ** (1.0 / q))
-        seconds += model.n_layers * 4 * gpu.gemm_t0_s
-        width = model.ffn or model.moe_ffn * model.n_active_experts + model.shared_ffn
-        seconds += (
-            model.n_layers
-            * n_tokens
-            * 2
-            * (10 * model.hidden + 3 * width / p)
-            / (ELEMENTWISE_MBU * gpu.hbm_bytes_per_s)
-        )
-        if p > 1:
-            row = gpu.all_reduce_of(p)
-            seconds += 2 * model.n_layers * (row.latency_s + n_tokens * model.hidden * 2 / row.bytes_per_s)
+        seconds = sum(m.count * self._gemm_s(n_tokens, m) for m in self._matrices) + self._experts_s(n_tokens)
+        seconds += self._elementwise_s(n_tokens) + self._all_reduce_s(n_tokens)
         self._linear_cache[n_tokens] = seconds
         return seconds
+
+    def _gemm_s(self, n_tokens: int, m: _Matrix) -> float:
+        n_bytes = m.width * m.n * m.k + n_tokens * (m.width * m.k + 2 * m.n)
+        return self._gemm.seconds(2.0 * m.n * m.k * n_tokens / self._peak, n_bytes / self._gpu.hbm_bytes_per_s)
+
+    def _experts_s(self, n_tokens: int) -> float:
+        """Two grouped GEMMs a layer."""
+        model = self._model
+        if not model.n_experts:
+            return 0.0
+        active = self._experts * model.n_active_experts / model.n_experts
+        read = self._weight_bytes(n_tokens) - self._fixed_bytes
+        launches = 2 * model.n_moe_layers
+        compute_s = 2.0 * active * n_tokens / self._peak / launches
+        return launches * self._gemm.seconds(compute_s, read / self._gpu.hbm_bytes_per_s / launches)
+
+    def _elementwise_s(self, n_tokens: int) -> float:
+        model, p = self._model, self._shape.tp
+        width = model.ffn or model.moe_ffn * model.n_active_experts + model.shared_ffn
+        n_bytes = model.n_layers * n_tokens * 2 * (10 * model.hidden + 3 * width / p)
+        return n_bytes / (ELEMENTWISE_MBU * self._gpu.hbm_bytes_per_s)
+
+    def _all_reduce_s(self, n_tokens: int) -> float:
+        """After attention and after the MLP of each layer."""
+        model, p = self._model, self._shape.tp
+        if p == 1:
+            return 0.0
+        return 2 * model.n_layers * self._gpu.all_reduce_of(p).seconds(n_tokens * model.hidden * 2)
 
     def _head_s(self, n_sampled: int) -> float:
         model, gpu, p = self._model, self._gpu, self._shape.tp
         size = model.vocab * model.hidden / p
-        return max(
-            2.0 * size * n_sampled / (gpu.bf16_flops * gpu.gemm_mfu), 2.0 * size / (gpu.hbm_bytes_per_s * gpu.gemm_mbu)
-        )
+        compute_s, memory_s = 2.0 * size * n_sampled / gpu.bf16_flops, 2.0 * size / gpu.hbm_bytes_per_s
+        return gpu.kernels.gemm.seconds(compute_s, memory_s)
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """`count` linear layers of n x k weights on one GPU, `width` bytes each."""
+
+    n: float
+    k: float
+    count: int
+    width: float
+
+
+def _matrices(model: ModelFacts, tp: int) -> tuple[_Matrix, ...]:
+    """A part's weights as one matrix from the hidden size and one back to it; the sizes sum to the part's count.
+
+    Attention: q, k and v in one, the output projection; MLPs: gate and up in one, down."""
+    parts, d = model.parameters(), model.hidden
+    heads = model.n_heads + model.n_kv_heads
+    into = {"attention": (model.n_heads + 2 * model.n_kv_heads) / (2 * heads) if heads else 0.5}
+    layers = {"attention": model.n_attention_layers, "shared_experts": model.n_moe_layers, "router": model.n_moe_layers}
+    found = []
+    for part in ("attention", "state", "mlp", "shared_experts", "router"):
+        if not parts[part]:
+            continue
+        count = layers.get(part) or model.n_layers
+        width, inner = model.bytes_per_parameter(part), parts[part] / count / d / tp
+        share = into.get(part, (model.n_mlp_matrices - 1) / model.n_mlp_matrices)
+        found.append(_Matrix(inner * share, d, count, width))
+        found.append(_Matrix(d, inner * (1 - share), count, width))
+    return tuple(found)
 
 
 class _AttentionCosts:
@@ -232,21 +263,25 @@ class _AttentionCosts:
         if not layers:
             layers, read = {0: 0}, {0: 0.0}
         self.windows = tuple(sorted(layers))
-        bandwidth = gpu.hbm_bytes_per_s * gpu.decode_attention_mbu
+        decode, prefill = gpu.kernels.decode, gpu.kernels.prefill
+        bandwidth = gpu.hbm_bytes_per_s * decode.mbu
         self.slopes = tuple(read[w] / bandwidth for w in self.windows)
         n_layers = sum(layers.values())
         heads = max(model.n_kv_heads / p, 1.0)
-        self._decode_fixed_s = n_layers * DECODE_ATTENTION_LAYER_S
-        self._decode_sequence_s = n_layers * heads * DECODE_ATTENTION_HEAD_S
-        pair_s = 4.0 * (model.n_heads / p) * model.head_dim / (gpu.bf16_flops * gpu.prefill_attention_mfu)
+        self._decode_fixed_s = n_layers * decode.t0_s
+        self._decode_sequence_s = n_layers * heads * decode.sequence_head_s
+        pair_s = 4.0 * (model.n_heads / p) * model.head_dim / (gpu.bf16_flops * prefill.mfu)
+        token_bytes = 4.0 * model.head_dim * (model.n_heads / p + heads)
+        self._chunk_token_s = n_layers * prefill.n_passes * token_bytes / gpu.hbm_bytes_per_s
         self._groups = tuple((w, layers[w] * pair_s, read[w] / bandwidth) for w in self.windows)
 
     def decode_base_s(self, n_decodes: int) -> float:
         return self._decode_fixed_s + n_decodes * self._decode_sequence_s
 
     def prefill_s(self, chunk: int, prior: int) -> float:
-        """Compute over all (query, key) pairs, or the traffic of the keys read again, whichever is longer."""
-        seconds = 0.0
+        """Compute over all (query, key) pairs, or the traffic of the keys read again, whichever is longer; the chunk's
+        own queries, keys, values and outputs come on top."""
+        seconds = chunk * self._chunk_token_s
         for window, pair_s, token_s in self._groups:
             seconds += max(
                 pair_s * _pairs(chunk, prior, window), token_s * (prior if not window else min(prior, window))
