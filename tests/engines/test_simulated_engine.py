@@ -230,7 +230,8 @@ def test_saturation_window() -> None:
     assert 0.0 <= phase.counted_from_s < phase.counted_until_s < phase.end_s
     inside = [s for s in phase.samples if phase.counted_from_s < s.time_s < phase.counted_until_s]
     assert inside
-    assert all(s.n_waiting and s.n_running == 16 for s in inside)
+    assert all(s.n_waiting and s.n_running and s.n_running >= 14 for s in inside), "a seat is free until the next step"
+    assert np.median([s.n_running or 0 for s in inside]) == 16
 
 
 def test_a_queue_that_empties_before_anything_is_full_is_said() -> None:
