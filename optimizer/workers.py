@@ -13,6 +13,7 @@ from optimizer.cluster.inline import InlineExecutor
 from optimizer.cluster.ray_executor import RayExecutor
 from optimizer.cluster.slots import Gpu, GpuClass, choose_gpus, detect_gpus, n_usable_cores
 from optimizer.engines.build import AttachedEngineSpec, EngineSpec, RealEngineSpec, SimulatedEngineSpec
+from optimizer.engines.simulator.basis import uncalibrated
 from optimizer.engines.simulator.calibration import SimulatorCalibration, load_calibration
 from optimizer.engines.simulator.engine import SimulatorSpec
 from optimizer.engines.simulator.settings import MODELLED
@@ -221,10 +222,15 @@ def _simulator(options: SessionOptions, setup: Setup, notice: str) -> EngineChoi
     residuals = {} if learned is None else learned.residuals
     simulator = SimulatorSpec(setup.model, setup.gpu, options.noise, setup.space.variants, residuals=residuals)
     spec = SimulatedEngineSpec(simulator)
-    calibrated = "" if setup.gpu.is_calibrated else f"; {setup.gpu.name} is uncalibrated: no kernel data for this card"
+    calibrated = _uncalibrated(setup)
     if learned is not None:
         calibrated = f"; step times {learned.text}"
     return EngineChoice(spec, spec.build().identity, True, notice + calibrated + _passed_through(setup))
+
+
+def _uncalibrated(setup: Setup) -> str:
+    found = uncalibrated(setup.model, setup.gpu)
+    return f"; uncalibrated on {setup.gpu.name}: {', '.join(found)}" if found else ""
 
 
 def _learned(file: Path | None, setup: Setup) -> SimulatorCalibration | None:

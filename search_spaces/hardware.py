@@ -38,8 +38,8 @@ class GpuFacts:
 
     @property
     def is_calibrated(self) -> bool:
-        """False: its 16-bit kernels are assumed, and results are labelled uncalibrated (`Roofline.uncalibrated` says
-        what else a model on it rests on)."""
+        """False: its 16-bit kernels are assumed, and results are labelled uncalibrated. The simulator's `basis` says
+        what else a model on it rests on."""
         return self.kernels.is_measured
 
     def all_reduce_of(self, n_gpus: int) -> AllReduce:

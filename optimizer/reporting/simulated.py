@@ -119,6 +119,9 @@ def _lines(done: Simulated) -> Iterator[str]:
     yield from (f"steps of {name}: {path}" for name, path in done.step_logs.items())
     yield from _capacity(done.capacities)
     yield from (f"note: {line}" for line in caveats(done.measurement))
+    basis = boot.facts.get("uncalibrated")
+    if basis:
+        yield f"note: uncalibrated, no kernel of it was measured: {', '.join(basis)}"
     ignored = boot.facts.get("ignored_arguments")
     if ignored:
         yield f"note: without effect here: {', '.join(ignored)}"

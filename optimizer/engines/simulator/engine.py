@@ -17,6 +17,7 @@ import optimizer
 from objectives.measurement import EngineSample, PhaseMeasurement, RequestRecord
 from optimizer.engines.engine import BootReport, Instance, LoadPlan, Placement, boot_key
 from optimizer.engines.simulator import boot, colocation, recording
+from optimizer.engines.simulator.basis import uncalibrated
 from optimizer.engines.simulator.noise import StepNoise
 from optimizer.engines.simulator.prefixes import NO_PREFIX, content_keys
 from optimizer.engines.simulator.replica import Gauges, Replica
@@ -91,7 +92,7 @@ class SimulatedEngine:
             free_memory_bytes=boot.min_free_bytes(booted, spec.gpu, is_stress=False),
             facts={
                 "gpu": spec.gpu.name,
-                "gpu_is_calibrated": spec.gpu.is_calibrated,
+                "uncalibrated": sorted({text for b in booted for text in _uncalibrated(b, spec.gpu)}),
                 "residuals": {tp: r.to_json() for tp, r in spec.residuals.items()},
                 "model": ", ".join(dict.fromkeys(b.model.name for b in booted)),
                 "sharing": placement.sharing,
@@ -253,6 +254,10 @@ def step_time_of(instance: Instance, spec: SimulatorSpec, tp: int) -> StepTimeMo
 def _step_time(booted: boot.Booted, spec: SimulatorSpec) -> StepTimeModel:
     model = Roofline(booted.model, spec.gpu, _shape(booted.settings))
     return corrected(model, residuals_for(spec.residuals, booted.settings.tp))
+
+
+def _uncalibrated(booted: boot.Booted, gpu: GpuFacts) -> tuple[str, ...]:
+    return uncalibrated(booted.model, gpu, booted.settings.tp, booted.settings.kv_dtype_bytes)
 
 
 def _shape(settings: Settings) -> StepShape:
