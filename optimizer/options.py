@@ -57,6 +57,8 @@ class SessionOptions:
     """None: `confirmation.scope_of` decides by the engine."""
     simulator_calibration: Path | None = None
     """A file of `optimizer.calibrate`; None: step times are the table's."""
+    metrics_port: int | None = None
+    """Where progress is shown to Prometheus; 0 takes a free port, None shows none."""
     command: tuple[str, ...] = ()
     """The words that were typed behind `optimizer.run`."""
 
@@ -104,6 +106,7 @@ def read_options(args: argparse.Namespace) -> SessionOptions:
         attach_key_variable=_key_variable(args),
         is_smoke=args.smoke,
         simulator_calibration=args.simulator_calibration,
+        metrics_port=args.metrics_port,
         command=tuple(getattr(args, "command", ())),
         confirm=args.confirm,
     )

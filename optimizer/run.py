@@ -145,6 +145,12 @@ def _study(g: argparse._ArgumentGroup) -> None:
     )
     g.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default 0)")
     g.add_argument("--json-log", action="store_true", help="progress as JSON lines")
+    g.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="progress for Prometheus, on 127.0.0.1; 0 takes a free port",
+    )
 
 
 def _promises(g: argparse._ArgumentGroup) -> None:

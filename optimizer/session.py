@@ -31,6 +31,7 @@ from optimizer.reporting.front_table import print_front
 from optimizer.reporting.front_writer import FrontWriter
 from optimizer.reporting.live import Header, View, choose_view
 from optimizer.reporting.member import Front, FrontMember
+from optimizer.reporting.metrics_page import MetricsPage, Readings, StudyLabels, metrics_page
 from optimizer.study.calibration import Calibration, Calibrator
 from optimizer.study.caps import CapAdvice, CapProbe
 from optimizer.study.confirmation import Confirmation, Confirmer, Scope, scope_of, to_confirm
@@ -71,10 +72,10 @@ def run_session(args: argparse.Namespace) -> int:
     _check_rate(options, setup)
     choice, setup = choose_engine(options, setup, hardware)
     manifest = frozen_manifest(options, setup, choice)
-    with open_study(study_place(options), manifest) as study:
+    with metrics_page(options.metrics_port) as page, open_study(study_place(options), manifest) as study:
         try:
             with start_executor(options, choice, study.name) as executor:
-                session = Session(options, setup, choice, study, executor)
+                session = Session(options, setup, choice, study, executor, page)
                 try:
                     return session.run()
                 finally:
@@ -102,7 +103,13 @@ class Session:
     """The state of one run: the study, its executor and its view."""
 
     def __init__(
-        self, options: SessionOptions, setup: Setup, choice: EngineChoice, study: OpenStudy, executor: Executor
+        self,
+        options: SessionOptions,
+        setup: Setup,
+        choice: EngineChoice,
+        study: OpenStudy,
+        executor: Executor,
+        page: MetricsPage | None = None,
     ) -> None:
         self._options, self._setup, self._choice = options, setup, choice
         self._study, self._executor = study, executor
@@ -112,9 +119,14 @@ class Session:
         pause_s = 0.0 if choice.is_simulated else PAUSE_S
         self._runs = Runs(executor, study.folder, self._show, pause_s=pause_s)
         self._front_writer: FrontWriter | None = None
+        self._page = page
+        if page is not None:
+            page.begin(self._labels(), self._readings())
 
     def run(self) -> int:
         plan = plan_notices(self._setup, self._choice, self._executor.n_slots)
+        if self._page is not None:
+            self._show(Notice(f"metrics: {self._page.url}"))
         for text in (*self._study.notices, self._choice.notice, *self._setup.notices, *plan):
             self._show(Notice(text))
         calibration = self._calibration()
@@ -141,9 +153,21 @@ class Session:
         names = tuple(short_of(o.metric) for o in profile.objectives)
         return Header(title + simulated, names, self._study.dashboard_command)
 
+    def _labels(self) -> StudyLabels:
+        profile, setup, choice = self._setup.profile, self._setup, self._choice
+        return StudyLabels(
+            self._study.name, profile.name, setup.model.name, setup.gpu.name, choice.identity, choice.is_simulated
+        )
+
+    def _readings(self) -> Readings:
+        executor = self._executor
+        return Readings(lambda: self._runs.engine_s, self._options.setup.n_gpus, lambda: executor.worker_states)
+
     def _show(self, event: Event) -> None:
         self._study.log(event)
         self._view.show(event)
+        if self._page is not None:
+            self._page.show(event)
         writer = self._front_writer
         if writer is not None and isinstance(event, TrialFinished):
             writer.note(event)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 from optimizer.errors import Unavailable
 from optimizer.trial import Outcome, TrialPlan
 
+WorkerState = Literal["starting", "idle", "running", "given up"]
 NO_SLOT = "no_slot"
 """Kind of a Broken outcome that only says so: the plan never started."""
 
@@ -38,6 +40,11 @@ class Executor(Protocol):
     @property
     def notices(self) -> tuple[str, ...]:
         """Slots that were given up, and why; for the user's eyes."""
+        ...
+
+    @property
+    def worker_states(self) -> Mapping[str, WorkerState]:
+        """Worker -> what it is at, as far as is known here. May be read from any thread."""
         ...
 
     def submit(self, plan: TrialPlan, delay_s: float = 0.0) -> None:

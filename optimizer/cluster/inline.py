@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
-from optimizer.cluster.executor import NO_SLOT, Finished, NoSlotLeft
+from optimizer.cluster.executor import NO_SLOT, Finished, NoSlotLeft, WorkerState
 from optimizer.cluster.fitness import Fitness
 from optimizer.cluster.plan_queue import PlanQueue, key_of
 from optimizer.engines.build import EngineSpec
-from optimizer.trial import Broken, TrialPlan, run_trial
+from optimizer.trial import Broken, Outcome, TrialPlan, run_trial
+
+NAME = "inline"
 
 
 class InlineExecutor:
@@ -21,6 +24,7 @@ class InlineExecutor:
         self._pending = PlanQueue()
         self._fitness = Fitness()
         self._key, self._cause = "", ""
+        self._is_running = False
 
     def __enter__(self) -> InlineExecutor:
         return self
@@ -41,6 +45,10 @@ class InlineExecutor:
         return len(self._pending)
 
     @property
+    def worker_states(self) -> Mapping[str, WorkerState]:
+        return {NAME: "given up" if self._cause else "running" if self._is_running else "idle"}
+
+    @property
     def engine_identity(self) -> str:
         return self._engine.identity
 
@@ -59,12 +67,19 @@ class InlineExecutor:
         plan = self._pending.take(self._key)
         if plan is None:
             return ()
-        outcome = replace(run_trial(plan, self._engine), worker="inline")
+        outcome = self._run(plan)
         self._key = "" if self._engine.is_simulated else key_of(plan)
         self._cause = self._fitness.judge(outcome) or ""
         left = self._pending.drain() if self._cause else ()
         lost = (Finished(p, Broken(cause=f"no worker is left ({self._cause})", kind=NO_SLOT)) for p in left)
         return (Finished(plan, outcome), *lost)
+
+    def _run(self, plan: TrialPlan) -> Outcome:
+        self._is_running = True
+        try:
+            return replace(run_trial(plan, self._engine), worker=NAME)
+        finally:
+            self._is_running = False
 
     def cancel_all(self) -> None:
         self._pending.drain()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from threading import Event, Lock, Thread
 from typing import Any
@@ -16,9 +16,9 @@ from typing import Any
 from optimizer.cluster.admission import SURPLUS, Admission
 from optimizer.cluster.badge import own_badge
 from optimizer.cluster.connection import check_runtime_env, connect, fit_slots, most_on_a_node, probe
-from optimizer.cluster.executor import NO_SLOT, Finished, NoSlotLeft
+from optimizer.cluster.executor import NO_SLOT, Finished, NoSlotLeft, WorkerState
 from optimizer.cluster.plan_queue import PlanQueue
-from optimizer.cluster.ray_slot import Slot
+from optimizer.cluster.ray_slot import STATES, Slot
 from optimizer.cluster.slots import Gpu, GpuClass, count_slots
 from optimizer.cluster.supervision import LocalRay, local_environment
 from optimizer.engines.build import EngineSpec
@@ -161,6 +161,10 @@ class RayExecutor:
         return tuple(
             f"{slot.name}: {slot.cause}" for slot in self._slots if slot.stage == "retired" and slot.cause != SURPLUS
         )
+
+    @property
+    def worker_states(self) -> Mapping[str, WorkerState]:
+        return {slot.name: STATES[slot.stage] for slot in self._slots}
 
     def limit(self, n_slots: int) -> None:
         self._limit = max(n_slots, 1)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from optimizer.cluster.admission import Admission
 from optimizer.cluster.badge import Badge
 from optimizer.cluster.connection import first_line
-from optimizer.cluster.executor import Finished
+from optimizer.cluster.executor import Finished, WorkerState
 from optimizer.cluster.fitness import Fitness
 from optimizer.cluster.plan_queue import key_of
 from optimizer.cluster.worker import SlotWorker
@@ -18,6 +19,14 @@ from optimizer.errors import OptimizerError, Unavailable
 from optimizer.trial import Broken, TrialPlan, are_servers_fine
 
 Stage = Literal["absent", "badge", "prepare", "idle", "run", "retired"]
+STATES: Mapping[Stage, WorkerState] = {
+    "absent": "starting",
+    "badge": "starting",
+    "prepare": "starting",
+    "idle": "idle",
+    "run": "running",
+    "retired": "given up",
+}
 START_WITHIN_S = 90.0
 """A worker takes 1 s to start, on a loaded machine 10; one that takes this long found no room or no package."""
 MOST_LOSSES = 3

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from optimizer.cluster.executor import Finished
+from optimizer.cluster.executor import Finished, WorkerState
 from optimizer.cluster.inline import InlineExecutor
 from optimizer.study.calibration import Calibration
 from optimizer.study.events import Event, Notice
@@ -37,6 +37,7 @@ class Crowded:
     plans: list[TrialPlan] = field(default_factory=list)
 
     notices: tuple[str, ...] = ()
+    worker_states: Mapping[str, WorkerState] = field(default_factory=dict)
 
     @property
     def n_outstanding(self) -> int:
