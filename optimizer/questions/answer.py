@@ -1,0 +1,70 @@
+"""What a question is answered with: a verdict, how sure it is, on what evidence, and what would change it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Confidence = Literal["high", "medium", "low", "unknown"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of arguments that is worth a trial."""
+
+    name: str
+    value: object
+    why: str
+    expected: str = ""
+    """Direction only, in words; a size is put beside it where it was simulated (`predicted`)."""
+    predicted: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """metric -> (as it is, with the change), both simulated: never measured."""
+
+    @property
+    def text(self) -> str:
+        size = ", ".join(f"{k} {a:.4g} -> {b:.4g}" for k, (a, b) in self.predicted.items())
+        return f"{self.name} = {self.value}: {self.why}" + (f" (predicted by simulation: {size})" if size else "")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "parameter": self.name,
+            "value": self.value,
+            "why": self.why,
+            "expected": self.expected,
+            "predicted": {k: {"now": a, "then": b} for k, (a, b) in self.predicted.items()},
+            "is_predicted_by": "simulator" if self.predicted else None,
+        }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """To one of the five questions. `verdict` is one of the words its module names; `unknown` says what is missing."""
+
+    question: int
+    title: str
+    verdict: str
+    text: str
+    confidence: Confidence
+    evidence: tuple[str, ...] = ()
+    would_change: str = ""
+    """What would have to be seen for another verdict."""
+    changes: tuple[Change, ...] = ()
+    advice: tuple[str, ...] = ()
+    """What to do that is no argument of the server."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "question": self.question,
+            "title": self.title,
+            "verdict": self.verdict,
+            "text": self.text,
+            "confidence": self.confidence,
+            "evidence": list(self.evidence),
+            "would_change": self.would_change,
+            "changes": [c.to_json() for c in self.changes],
+            "advice": list(self.advice),
+        }
+
+
+def unknown(question: int, title: str, missing: str) -> Answer:
+    return Answer(question, title, "unknown", f"cannot be said: {missing}", "unknown", (), f"needs {missing}")

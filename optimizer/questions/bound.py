@@ -1,0 +1,136 @@
+"""Question 1: is it compute or memory bandwidth that the GPU has too little of, in prefill and in decode?
+
+Verdicts: `bandwidth`, `compute`, `neither` (the step waits for something else: see question 2), `unknown`; decode
+first, then prefill, where both are known: `decode bandwidth, prefill compute`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optimizer.questions.answer import Answer, Confidence, unknown
+from optimizer.questions.physics import StepPhysics, decode_physics, ridge_tokens, window_mfu
+from optimizer.questions.situation import Situation
+
+TITLE = "compute or memory bandwidth?"
+BUSY_MBU, BUSY_MFU = 0.45, 0.30
+"""From here on the card itself is the limit: serving reaches 0.60 to 0.85 and 0.40 to 0.60 when it is saturated."""
+FLAT, STEEP = 0.3, 0.6
+"""Elasticity of tokens/s over concurrency: below, more requests bring nothing; above, they ride along almost free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One load that was measured."""
+
+    concurrency: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """How throughput answered to more requests at once."""
+
+    saturates_at: float | None
+    """Concurrency from which on it is flat; None: it still grew at the highest seen."""
+    text: str
+
+
+def batch_response(points: Sequence[Point]) -> Response | None:
+    """None for fewer than two concurrencies."""
+    known = sorted({p.concurrency: p for p in points if p.concurrency > 0 and p.tokens_per_s > 0}.values(), key=_by)
+    if len(known) < 2:
+        return None
+    steps = list(itertools.pairwise(known))
+    flat_from = next((a for k, (a, _) in enumerate(steps) if all(_elasticity(*s) < FLAT for s in steps[k:])), None)
+    told = ", ".join(f"{p.tokens_per_s:.4g} tok/s at {p.concurrency:.3g}" for p in known)
+    return Response(None if flat_from is None else flat_from.concurrency, told)
+
+
+def _by(point: Point) -> float:
+    return point.concurrency
+
+
+def _elasticity(a: Point, b: Point) -> float:
+    return math.log(b.tokens_per_s / a.tokens_per_s) / math.log(b.concurrency / a.concurrency)
+
+
+def compute_or_bandwidth(s: Situation, points: Sequence[Point] = ()) -> Answer:
+    """`points`: other loads of the same configuration."""
+    physics, response = decode_physics(s), batch_response(points)
+    if physics is not None:
+        return _by_physics(s, physics, response)
+    if response is not None:
+        return _by_response(s, response)
+    return unknown(1, TITLE, "the model, the card and step times, or throughput at two concurrencies")
+
+
+def _by_physics(s: Situation, p: StepPhysics, response: Response | None) -> Answer:
+    decode = _decode_verdict(p)
+    prefill, prefill_evidence = _prefill(s)
+    evidence = [
+        f"decode: {p.n_sequences:.3g} sequences a step, {1e3 * p.step_s:.3g} ms; the card needs"
+        f" {1e3 * p.memory_s:.3g} ms to read weights and KV ({p.kv_share:.0%} KV) and"
+        f" {1e3 * p.compute_s:.3g} ms to compute: MBU {p.mbu:.0%}, MFU {p.mfu:.0%}",
+        *prefill_evidence,
+        *([f"batch size response: {response.text}"] if response else []),
+    ]
+    texts = {
+        "bandwidth": "decode is bound by memory bandwidth: more sequences at once ride along until compute is full",
+        "compute": "decode is bound by compute: more sequences at once only make each step longer",
+        "neither": f"decode steps take {p.times_floor:.1f} times what the card needs: the GPU is not the limit",
+    }
+    confidence: Confidence = "high" if p.mbu >= 0.6 or p.mfu >= 0.4 or p.times_floor >= 4 else "medium"
+    if not s.gpu or not s.gpu.is_calibrated:
+        confidence = "medium" if confidence == "high" else "low"
+    verdict = f"decode {decode}" + (f", prefill {prefill}" if prefill else "")
+    text = texts[decode] + ("" if not prefill else f"; prefill is bound by {_words(prefill)}")
+    would = f"a decode step near {1e3 * max(p.memory_s, p.compute_s):.2g} ms would make the GPU the limit" if (
+        decode == "neither"
+    ) else f"more than {p.ridge_tokens:.0f} tokens a step turn its linear layers from bandwidth to compute"  # fmt: skip
+    return Answer(1, TITLE, verdict, text, confidence, tuple(evidence), would)
+
+
+def _words(verdict: str) -> str:
+    return "memory bandwidth" if verdict == "bandwidth" else verdict
+
+
+def _decode_verdict(p: StepPhysics) -> str:
+    if p.memory_s >= p.compute_s:
+        return "bandwidth" if p.mbu >= BUSY_MBU else "neither"
+    return "compute" if p.mfu >= BUSY_MFU else "neither"
+
+
+def _prefill(s: Situation) -> tuple[str, list[str]]:
+    """By how many tokens a prefill step has against the ridge; the window's MFU says whether the card was full."""
+    if s.model is None or s.gpu is None or s.prompts is None:
+        return "", []
+    budget = s.whole("max_num_batched_tokens")
+    computed = s.prompts.mean * (1.0 - (s.cached_share or 0.0))
+    tokens = min(computed, budget) if budget else computed
+    ridge = ridge_tokens(s.model, s.gpu)
+    mfu = window_mfu(s)
+    used = "" if mfu is None else f"; MFU over the whole window {mfu:.0%}"
+    evidence = f"prefill: about {tokens:.0f} tokens a step, the ridge is at {ridge:.0f}{used}"
+    return ("compute" if tokens >= ridge else "bandwidth"), [evidence]
+
+
+def _by_response(s: Situation, response: Response) -> Answer:
+    """Without the card's figures: growing with the batch is what bandwidth-bound decode does, flat what full compute
+    does; a CPU that is full looks the same, which question 2 has to rule out."""
+    at = response.saturates_at
+    if at is None:
+        text = "throughput still grows with the batch: decode is bound by memory bandwidth"
+        return Answer(1, TITLE, "decode bandwidth", text, "medium", (response.text,), "a flat response")
+    text = (
+        f"bound by memory bandwidth up to about {at:.3g} requests at once, by compute above: there, more requests only"
+        " wait, and the scheduler's knobs move nothing"
+    )
+    advice = (f"cap admission near {at:.3g} requests at once, or add replicas",)
+    would = "another cause of the flat part (a saturated CPU, a slow client): see question 2"
+    return Answer(
+        1, TITLE, f"bandwidth up to {at:.3g}, compute above", text, "medium", (response.text,), would, advice=advice
+    )

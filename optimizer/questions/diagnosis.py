@@ -1,0 +1,81 @@
+"""The five questions asked of one server, with the preemption checklist and the ITL spikes beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from optimizer.questions.answer import Answer, Change
+from optimizer.questions.bound import Point, compute_or_bandwidth
+from optimizer.questions.demand import parameters_or_workload
+from optimizer.questions.headroom import faster_or_steadier
+from optimizer.questions.health import Health, health_of, problems
+from optimizer.questions.host import gpu_or_cpu
+from optimizer.questions.interference import Spikes, prefill_interference
+from optimizer.questions.peak import Breakage, steady_or_peak
+from optimizer.questions.preemption import Checklist, preemption_checklist
+from optimizer.questions.situation import Situation
+
+_WORST: tuple[Health, ...] = ("broken", "degraded", "healthy")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Of one server, over all loads that were seen of it."""
+
+    source: str
+    health: Health
+    problems: tuple[str, ...]
+    answers: tuple[Answer, ...]
+    """Five, in the questions' order."""
+    checklist: Checklist
+    spikes: Spikes
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What is worth a trial, each argument once, in the order of the answers."""
+        found = [c for answer in self.answers for c in answer.changes] + list(self.spikes.changes)
+        return tuple({(c.name, str(c.value)): c for c in reversed(found)}.values())[::-1]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "health": self.health,
+            "problems": list(self.problems),
+            "questions": [a.to_json() for a in self.answers],
+            "preemption": self.checklist.to_json(),
+            "prefill_interference": self.spikes.to_json(),
+            "changes": [c.to_json() for c in self.changes],
+        }
+
+
+def diagnose(
+    loads: Sequence[Situation], *, best_per_s: float | None = None, breakage: Breakage | None = None, source: str = ""
+) -> Diagnosis:
+    """`loads`: what was seen of one configuration of one server, at least one. The steady load, else the first, is
+    asked; `best_per_s`: requests per second of the best configuration seen anywhere."""
+    asked = next((s for s in loads if s.load in ("steady", None)), loads[0])
+    full = next((s for s in loads if s.load == "saturation"), asked)
+    pressed = next((s for s in loads if s.n_preemptions), asked)
+    answers = (
+        compute_or_bandwidth(full, _points(loads)),
+        gpu_or_cpu(full if full.cpu or not asked.cpu else asked),
+        steady_or_peak(loads, breakage),
+        parameters_or_workload(asked, best_per_s),
+        faster_or_steadier(asked),
+    )
+    spiky = [s for s in loads if s.load != "saturation"] or loads
+    spikes = next((x for x in map(prefill_interference, spiky) if x.is_prefill), prefill_interference(spiky[0]))
+    judged = [s for s in loads if s.load != "saturation"] or list(loads)
+    health: Health = min((health_of(s) for s in judged), key=_WORST.index)
+    told = tuple(f"{s.source}: {text}" if len(loads) > 1 else text for s in judged for text in problems(s))
+    return Diagnosis(source or asked.source, health, told, answers, preemption_checklist(pressed), spikes)
+
+
+def _points(loads: Sequence[Situation]) -> list[Point]:
+    return [
+        Point(s.running.mean, s.output_tokens_per_s)
+        for s in loads
+        if s.running is not None and s.output_tokens_per_s and s.load != "stress"
+    ]

@@ -1,0 +1,85 @@
+"""Long prefills that make others wait for their next token: is the ITL spike a chunk's size over the prefill rate?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from optimizer.questions.answer import Change
+from optimizer.questions.situation import Situation
+
+LONG_FACTOR = 3.0
+"""A gap of more than so many times the median is a spike."""
+MIN_SPIKES = 5
+MOSTLY = 0.5
+"""Share of the spikes beside a prefill from which on prefills are what makes them."""
+SMALLER = (4, 8)
+"""Budgets to try: this fraction of the present one."""
+LEAST_BUDGET = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Spikes:
+    """Whether prefills of others make the long gaps."""
+
+    is_prefill: bool | None
+    """None: nobody saw single gaps."""
+    text: str
+    changes: tuple[Change, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"is_prefill": self.is_prefill, "text": self.text, "changes": [c.to_json() for c in self.changes]}
+
+
+def chunk_s(chunk_tokens: float, prefill_tokens_per_s: float) -> float:
+    """How long a step takes that computes such a chunk: the gap it puts between two tokens of everybody else."""
+    return chunk_tokens / prefill_tokens_per_s
+
+
+def prefill_interference(s: Situation) -> Spikes:
+    seen = s.interference
+    if seen is None:
+        return Spikes(None, "needs the gaps of single requests")
+    if seen.n_long_gaps < MIN_SPIKES:
+        return Spikes(
+            False, f"only {seen.n_long_gaps} gaps above {LONG_FACTOR:g} times the median: no spikes to explain"
+        )
+    base = f"{seen.n_long_gaps} gaps of {seen.long_gap_mean_s:.2g} s on average against {seen.base_gap_s:.2g} s"
+    if seen.share < MOSTLY:
+        return Spikes(False, f"{base}, only {seen.share:.0%} of them beside another request's prefill")
+    return explain_spike(
+        seen.long_gap_mean_s,
+        seen.base_gap_s,
+        s.whole("max_num_batched_tokens"),
+        s.prompts.mean if s.prompts is not None else None,
+        told=f"{base}, {seen.share:.0%} of them beside another request's prefill",
+    )
+
+
+def explain_spike(
+    spike_s: float, base_s: float, budget: int | None, prompt_tokens: float | None = None,
+    prefill_tokens_per_s: float | None = None, told: str = "",
+) -> Spikes:  # fmt: skip
+    """A spike beside a prefill as a chunk over a rate, and what a smaller token budget would make of it."""
+    if budget is None:
+        return Spikes(True, f"{told}: long prefills make the others wait" if told else "long prefills make others wait")
+    chunk = min(budget, prompt_tokens or budget)
+    rate = prefill_tokens_per_s or chunk / max(spike_s - base_s, 1e-9)
+    smaller = [b for b in (budget // k for k in SMALLER) if LEAST_BUDGET <= b < chunk]
+    predicted = ", ".join(f"{chunk_s(b, rate):.2g} s at {b}" for b in smaller)
+    text = (
+        (f"{told}: " if told else "")
+        + f"the spike is a chunk of {chunk:.0f} tokens at {rate:.3g} prefill tokens/s = {chunk_s(chunk, rate):.2g} s"
+        + (f"; by the same rule {predicted}, and TTFT of long prompts rises" if predicted else "")
+    )
+    changes = tuple(
+        Change(
+            "max_num_batched_tokens", b, f"a chunk of {b} tokens holds the others up {chunk_s(b, rate):.2g} s",
+            "ITL tail falls, TTFT of long prompts rises",
+        )
+        for b in smaller
+    )  # fmt: skip
+    if smaller:
+        why = "long prompts are cut smaller while the budget stays for many short ones"
+        changes += (Change("long_prefill_token_threshold", smaller[0], why, "ITL tail falls"),)
+    return Spikes(True, text, changes)

@@ -1,0 +1,68 @@
+"""Question 3: is it the steady state or the peak that is not healthy?
+
+Verdicts: `healthy` (both), `peak` (steady healthy, stress not), `overloaded` (the steady load itself is not),
+`creeping` (memory grows while nothing else does), `broken at once`, `unknown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optimizer.questions.answer import Answer, Confidence, unknown
+from optimizer.questions.health import health_of, problems
+from optimizer.questions.situation import Situation
+
+TITLE = "steady state or peak?"
+
+
+@dataclass(frozen=True, slots=True)
+class Breakage:
+    """When a load first went wrong, and what had just arrived."""
+
+    time_s: float
+    sign: str
+    arrived: tuple[tuple[float, str, int, int], ...]
+    """(arrival in s, tenant, prompt tokens, output tokens asked), the largest first."""
+
+    @property
+    def text(self) -> str:
+        rows = "; ".join(f"{t:.1f} s {tenant}: {p} + {o} tokens" for t, tenant, p, o in self.arrived)
+        return f"{self.sign} at {self.time_s:.1f} s" + (f"; shortly before arrived {rows}" if rows else "")
+
+
+def steady_or_peak(loads: Sequence[Situation], breakage: Breakage | None = None) -> Answer:
+    """`loads`: the loads of one configuration, or the one stretch of a running server that was watched."""
+    steady = [s for s in loads if s.load != "stress" and s.load != "saturation"]
+    peak = [s for s in loads if s.load == "stress"]
+    if not steady:
+        return unknown(3, TITLE, "a steady load")
+    found = [text for s in steady for text in problems(s)]
+    evidence = [f"{s.source}: {', '.join(problems(s)) or 'healthy'}" for s in (*steady, *peak)]
+    evidence += [breakage.text] if breakage else []
+    creeping = next((s.memory_trend for s in (*steady, *peak) if s.memory_trend), None)
+    if any(health_of(s) == "broken" for s in steady):
+        return _answer("broken at once", "it fails at the steady load already", "high", evidence)
+    if creeping and len(found) <= 1:
+        advice = ("run a soak of hours before relying on it", "report the leak with the vLLM version")
+        return _answer("creeping", f"device memory is {creeping}", "medium", evidence, advice)
+    if found:
+        return _answer("overloaded", f"the steady load itself is not healthy: {found[0]}", "high", evidence)
+    if not peak:
+        text = "healthy while it was watched; no peak was seen"
+        return _answer("healthy", text, "low" if len(loads) == 1 else "medium", evidence)
+    broken = [text for s in peak for text in problems(s)]
+    if broken:
+        text = f"healthy on average, not at the peak: {broken[0]}"
+        return _answer("peak", text, "high", evidence, ("keep the budgets that survive it, or admit fewer meanwhile",))
+    return _answer("healthy", "healthy at the steady load and at the peak", "high", evidence)
+
+
+def _answer(
+    verdict: str, text: str, confidence: Confidence, evidence: Sequence[str], advice: tuple[str, ...] = ()
+) -> Answer:
+    would = {
+        "healthy": "preemptions, failures or a rising queue in either load",
+        "peak": "a stress load without failures and within its limit of preemptions",
+    }.get(verdict, "a steady load without these problems")
+    return Answer(3, TITLE, verdict, text, confidence, tuple(evidence), would, advice=advice)

@@ -1,0 +1,145 @@
+"""A server under load for a while: what could be read of it, whoever read it. Unknown is None, never zero.
+
+A finished trial, a simulated one and a server that somebody else runs all come down to this; the questions are asked
+of it alone, so that they are answered alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from objectives.measurement import Load
+from search_spaces.hardware import GpuFacts
+from search_spaces.model import ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """One gauge over the time watched."""
+
+    mean: float
+    most: float
+    slope_per_s: float | None = None
+    """Median slope of its last two thirds; None with too few readings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Client-side durations, or a server's own histogram. Milliseconds."""
+
+    p50: float | None
+    p99: float | None
+    mean: float | None = None
+    n: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Tokens of requests."""
+
+    mean: float
+    p99: float | None = None
+    longest: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CpuUse:
+    """Of one role of process (`api_server`, `engine_core`, `worker`, `client`, `other`), in cores, on average."""
+
+    cores: float
+    """The busiest process of that role."""
+    busiest_thread: float | None = None
+    """Its busiest thread: near 1.0 it cannot go faster, however many cores are idle."""
+    n_processes: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """Everything is of the time watched. Rates are per second, of all GPUs of the server together."""
+
+    source: str
+    """For people: `trial 7, steady`, `http://…, 60 s`."""
+    span_s: float
+    load: Load | None = None
+    n_gpus: int = 1
+    model: ModelFacts | None = None
+    gpu: GpuFacts | None = None
+    config: Mapping[str, object] = field(default_factory=dict)
+    """Arguments as the server ran with them, by their long names with underscores."""
+    kv_tokens: int | None = None
+    """Tokens that the KV cache holds."""
+
+    offered_per_s: float | None = None
+    finished_per_s: float | None = None
+    is_sustained: bool | None = None
+    n_requests: int | None = None
+    n_finished: int | None = None
+    n_failed: int | None = None
+    prompts: Lengths | None = None
+    outputs: Lengths | None = None
+    totals: Lengths | None = None
+    """Prompt and output of one request together."""
+    cached_share: float | None = None
+    """Of the prompt tokens, those that the prefix cache held."""
+    e2e_mean_s: float | None = None
+
+    output_tokens_per_s: float | None = None
+    prefill_tokens_per_s: float | None = None
+    """Prompt tokens computed, cached ones left out."""
+    n_steps: float | None = None
+    running: Gauge | None = None
+    waiting: Gauge | None = None
+    kv_usage: Gauge | None = None
+    n_preemptions: float | None = None
+    ttft_ms: Tail | None = None
+    itl_ms: Tail | None = None
+    queue_mean_s: float | None = None
+    prefill_mean_s: float | None = None
+    interference: Interference | None = None
+
+    cpu: Mapping[str, CpuUse] = field(default_factory=dict)
+    kernel_resident_share: float | None = None
+    """NVML's utilisation: some kernel was resident. It does not say that the GPU was busy."""
+    memory_trend: str | None = None
+    """That device memory creeps, in one sentence; None: it does not, or nobody could see."""
+    client_fault: str | None = None
+    """Why the load generator's figures cannot be trusted; None if it kept up, or there was none."""
+
+    def whole(self, name: str) -> int | None:
+        """A whole-numbered argument, None where it is not known."""
+        value = self.config.get(name)
+        return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    @property
+    def preemptions_per_request(self) -> float | None:
+        if self.n_preemptions is None or not self.n_finished:
+            return None
+        return self.n_preemptions / self.n_finished
+
+    @property
+    def step_s(self) -> float | None:
+        """Mean time of an engine step that put out tokens; None where steps are not counted or the engine idled."""
+        return self.span_s / self.n_steps if self.n_steps else None
+
+    @property
+    def decode_step_s(self) -> float | None:
+        """Time between two tokens of one answer while nothing prefills: the median gap."""
+        return None if self.itl_ms is None or self.itl_ms.p50 is None else self.itl_ms.p50 / 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """Gaps between tokens, and the prefills of others that fell into them."""
+
+    n_long_gaps: int
+    """Gaps of more than `LONG_FACTOR` times the median."""
+    n_beside_prefill: int
+    """Of these, gaps that overlap the prefill of another request."""
+    long_gap_mean_s: float
+    base_gap_s: float
+    """The median gap."""
+
+    @property
+    def share(self) -> float:
+        return self.n_beside_prefill / self.n_long_gaps if self.n_long_gaps else 0.0
