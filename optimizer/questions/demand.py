@@ -19,6 +19,7 @@ from optimizer.questions.situation import Situation
 TITLE = "parameters or workload?"
 LONG_WAIT = 0.5
 """Waiting over running requests from which on the queue is no passing burst."""
+FULL_POOL = 0.9
 HARDLY_FITS = 0.5
 """Share of the pool that one request may hold before it alone decides how many run beside it."""
 
@@ -73,7 +74,8 @@ def parameters_or_workload(s: Situation, best_per_s: float | None = None) -> Ans
         would = "a setting that carries the rate offered"
         return Answer(4, TITLE, "workload", text, "high", _evidence(s, demand), would, advice=advice)
     found = problems(s)
-    if demand is not None and demand.wanted_tokens > (s.kv_tokens or math.inf) and _waits(s):
+    is_carried = best_per_s is not None and s.offered_per_s is not None
+    if demand is not None and not is_carried and _is_beyond_pool(s, demand):
         return _beyond_pool(s, demand)
     if not found:
         if demand is None and s.is_sustained is None and s.waiting is None:
@@ -81,11 +83,11 @@ def parameters_or_workload(s: Situation, best_per_s: float | None = None) -> Ans
         text = "the load fits: what arrives is served"
         confidence: Confidence = "high" if s.is_sustained else "medium"
         return Answer(4, TITLE, "fits", text, confidence, _evidence(s, demand), "a queue that rises")
-    if best_per_s is not None and s.offered_per_s is not None:
+    if is_carried:
         text = f"the best setting seen carries {best_per_s:.3g} requests/s, more than offered: a matter of parameters"
         return Answer(4, TITLE, "parameters", text, "high", _evidence(s, demand), "no setting that carries the rate")
-    if demand is not None and demand.wanted_tokens <= (s.kv_tokens or 0):
-        text = "what is in the system fits the KV cache: a matter of budgets, not of the load"
+    if demand is not None:
+        text = "requests wait while the KV cache has room: a matter of budgets, not of the load"
         return Answer(4, TITLE, "parameters", text, "medium", _evidence(s, demand), "more in the system than fits")
     return unknown(4, TITLE, "what other settings carry, or the size of the KV cache")
 
@@ -94,6 +96,12 @@ def _waits(s: Situation) -> bool:
     if s.waiting is None or s.running is None:
         return False
     return is_queue_rising(s) or s.waiting.mean > LONG_WAIT * max(s.running.mean, 1.0)
+
+
+def _is_beyond_pool(s: Situation, demand: Demand) -> bool:
+    """More is wanted than the pool holds, and it is the pool that makes it wait: not seats, with blocks to spare."""
+    is_pool_full = s.kv_usage is None or s.kv_usage.most >= FULL_POOL
+    return demand.wanted_tokens > (s.kv_tokens or math.inf) and is_pool_full and _waits(s)
 
 
 def _beyond_pool(s: Situation, demand: Demand) -> Answer:

@@ -57,7 +57,7 @@ def diagnose(
     asked; `best_per_s`: requests per second of the best configuration seen anywhere."""
     asked = next((s for s in loads if s.load in ("steady", None)), loads[0])
     full = next((s for s in loads if s.load == "saturation"), asked)
-    pressed = next((s for s in loads if s.n_preemptions), asked)
+    pressed = next((s for s in sorted(loads, key=_is_saturated) if s.n_preemptions), asked)
     answers = (
         compute_or_bandwidth(full, _points(loads)),
         gpu_or_cpu(full if full.cpu or not asked.cpu else asked),
@@ -71,6 +71,10 @@ def diagnose(
     health: Health = min((health_of(s) for s in judged), key=_WORST.index)
     told = tuple(f"{s.source}: {text}" if len(loads) > 1 else text for s in judged for text in problems(s))
     return Diagnosis(source or asked.source, health, told, answers, preemption_checklist(pressed), spikes)
+
+
+def _is_saturated(s: Situation) -> bool:
+    return s.load == "saturation"
 
 
 def _points(loads: Sequence[Situation]) -> list[Point]:

@@ -37,7 +37,8 @@ def _broken(s: Situation) -> Iterator[str]:
 
 
 def _degraded(s: Situation) -> Iterator[str]:
-    if s.load != "saturation":
+    """A queue is a problem of the steady load only: saturation and stress are made to have one."""
+    if s.load in ("steady", None):
         yield from _overload(s)
     rate = s.preemptions_per_request
     limit = PREEMPTIONS_PER_REQUEST.get(s.load or "steady")

@@ -45,11 +45,12 @@ class Checklist:
 
 def preemption_checklist(s: Situation) -> Checklist:
     lines = tuple(check(s) for check in _CHECKS)
+    load = f" under the {s.load} load" if s.load else ""
     if s.n_preemptions is None:
-        return Checklist(None, "preemptions: unknown, the counter could not be read; never taken for 0", lines)
+        return Checklist(None, f"preemptions{load}: unknown, the counter could not be read; never taken for 0", lines)
     rate = s.preemptions_per_request
     of = "" if rate is None else f", {rate:.3g} per finished request"
-    return Checklist(s.n_preemptions > 0, f"preemptions: {s.n_preemptions:.0f}{of}", lines)
+    return Checklist(s.n_preemptions > 0, f"preemptions{load}: {s.n_preemptions:.0f}{of}", lines)
 
 
 def _kv_budget(s: Situation) -> Line:

@@ -1,0 +1,63 @@
+"""What a change would do, by simulation: the recorded requests of a load replayed with and without it.
+
+Never a measurement. Both sides are simulated, so that the simulator's own error mostly falls out of the comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from objectives.measurement import Measurement, PhaseMeasurement
+from objectives.metric import compute_metrics
+from optimizer.engines.engine import Instance, LoadPlan, Placement
+from optimizer.engines.simulator.engine import SimulatedEngine, SimulatorSpec
+from optimizer.errors import OptimizerError
+from optimizer.questions.answer import Change
+from optimizer.questions.of_phase import Server
+from optimizer.workload.trace import Trace
+from search_spaces.config import Config
+
+MOST_REQUESTS = 600
+"""Of a load that are replayed: a prediction must cost a second, not a minute."""
+SHOWN = ("ttft_p99_ms", "itl_p99_ms", "preemptions_per_request", "requests_per_s_per_gpu")
+
+
+def predict(change: Change, server: Server, phase: PhaseMeasurement) -> Change:
+    """The change with its predicted figures; as it came where it cannot be simulated."""
+    if server.model is None or server.gpu is None or server.gpu.is_cpu:
+        return change
+    now = _figures(server, dict(server.config), phase)
+    then = _figures(server, {**server.config, change.name: change.value}, phase)
+    if now is None or then is None:
+        return change
+    both = {name: (a, b) for name in SHOWN if (a := now.get(name)) is not None and (b := then.get(name)) is not None}
+    return replace(change, predicted=both)
+
+
+def _figures(server: Server, config: Mapping[str, Any], phase: PhaseMeasurement) -> dict[str, float | None] | None:
+    assert server.model is not None and server.gpu is not None
+    engine = SimulatedEngine(SimulatorSpec(server.model, server.gpu, noise=0.0))
+    placement = Placement((Instance(server.name, Config(config), ("default",)),))
+    try:
+        report = engine.boot(placement, 0)
+        again = engine.replay(_plan(phase, server))
+    except OptimizerError:
+        return None
+    metrics = compute_metrics(Measurement({phase.load: again}, True, engine.identity, report.kv_tokens))
+    return {name: metrics.get(f"{phase.load}_{name}") for name in SHOWN}
+
+
+def _plan(phase: PhaseMeasurement, server: Server) -> LoadPlan:
+    records = [r for r in phase.records if not server.tenants or r.tenant in server.tenants][:MOST_REQUESTS]
+    records.sort(key=lambda r: r.scheduled_s)
+    trace = Trace(
+        np.array([r.scheduled_s for r in records]),
+        np.array([r.prompt_tokens for r in records], np.int32),
+        np.array([max(r.asked_output_tokens, 1) for r in records], np.int32),
+        np.zeros(len(records), np.int16),
+    )
+    return LoadPlan(phase.load, trace, 0, trace.rate_per_s, phase.end_s * 3 + 60.0)
