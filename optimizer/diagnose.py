@@ -1,4 +1,5 @@
-"""`python -m optimizer.diagnose --log FILE`: what a vLLM log says went wrong, and what to change. Needs no GPU."""
+"""`python -m optimizer.diagnose`: what a vLLM log says went wrong (`--log FILE`), or the five questions answered for a
+recorded trial (`--study S --trial N`). Needs no GPU."""
 
 from __future__ import annotations
 
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from optimizer.diagnosis.failure import Verdict
 
 EPILOG = """\
-Exit code: 0 nothing failed in the log, 1 a failure was found, 2 the log cannot be read or is no server's.
+Exit code: 0 nothing failed in the log, or the trial is healthy; 1 a failure was found, or the trial is degraded; 4 the
+trial is broken (it failed, or requests of it did); 2 what was given cannot be read.
 
   python -m optimizer.diagnose --log server.log
+  python -m optimizer.diagnose --study chat-1 --trial 7
   kubectl logs pod/vllm-0 | python -m optimizer.diagnose --log - --json
 """
 PEEK_BYTES = 65_536
@@ -38,24 +41,45 @@ MAX_CONTROL_SHARE = 0.02
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m optimizer.diagnose",
-        description="Say what a vLLM log says went wrong: kind, phase, cause, whose fault, bounds, advice.",
+        description="Say what a vLLM log says went wrong: kind, phase, cause, whose fault, bounds, advice. Or answer"
+        " for a recorded trial: compute or bandwidth, GPU or CPU, steady state or peak, parameters or workload, faster or"
+        " steadier; each with evidence, a confidence and what would change it.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--log", metavar="FILE|-", required=True, help="a server's log, plain or gzip; - is stdin")
-    parser.add_argument("--json", action="store_true", help="the verdict as one JSON object (null: nothing failed)")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--log", metavar="FILE|-", help="a server's log, plain or gzip; - is stdin")
+    what.add_argument("--study", metavar="STUDY", help="a study's name, or the path of its folder; with --trial")
+    parser.add_argument("--trial", type=int, metavar="N", help="the trial of the study")
+    parser.add_argument("--studies", type=Path, default=Path("studies"), metavar="DIR", help="where studies lie")
+    parser.add_argument("--json", action="store_true", help="one JSON object (--log: null if nothing failed)")
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0: nothing failed. 1: a failure was found. 2: bad input."""
+    """0: nothing failed, healthy. 1: a failure was found, degraded. 4: broken. 2: bad input."""
     args = build_parser().parse_args(argv)
+    if args.study is not None:
+        return _diagnose_trial(args)
     verdict = _judge(args.log)
     if args.json:
         print(json.dumps(verdict.to_json() if verdict else None, indent=2, allow_nan=False, ensure_ascii=False))
     else:
         print(_text(verdict, args.log))
     return 1 if verdict else 0
+
+
+def _diagnose_trial(args: argparse.Namespace) -> int:
+    from optimizer.errors import UserError
+    from optimizer.reporting.trial_diagnosis import StudyReader, exit_code_of, text_of
+    from optimizer.study.folder import StudyFolder
+    from optimizer.study.names import find_study
+
+    if args.trial is None:
+        raise UserError("--study: say which trial, --trial N")
+    found = StudyReader(StudyFolder(find_study(args.study, args.studies))).diagnose(args.trial)
+    print(json.dumps(found.to_json(), indent=1, allow_nan=False) if args.json else text_of(found))
+    return exit_code_of(found)
 
 
 def _judge(name: str) -> Verdict | None:

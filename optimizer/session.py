@@ -165,9 +165,9 @@ class Session:
 
     def _show(self, event: Event) -> None:
         self._study.log(event)
-        self._view.show(event)
         if self._page is not None:
             self._page.show(event)
+        self._view.show(event)
         writer = self._front_writer
         if writer is not None and isinstance(event, TrialFinished):
             writer.note(event)

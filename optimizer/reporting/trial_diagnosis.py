@@ -12,7 +12,7 @@ from optimizer.diagnosis.circumstances import Circumstances
 from optimizer.diagnosis.vllm_log import LogFacts
 from optimizer.errors import UserError
 from optimizer.profiles.loader import parse_profile
-from optimizer.questions.answer import Change
+from optimizer.questions.answer import Answer, Change
 from optimizer.questions.diagnosis import Diagnosis, diagnose
 from optimizer.questions.of_phase import Server, breakage_of, situation_of
 from optimizer.questions.prediction import predict
@@ -27,6 +27,7 @@ from search_spaces.model import ModelFacts
 
 MOST_PREDICTED = 4
 """Changes a server that are simulated: each costs about a second."""
+BROKEN = 4
 REQUESTS = "saturation_requests_per_s_per_gpu"
 
 
@@ -157,6 +158,42 @@ class StudyReader:
         rates = [(m.is_feasible, m.metrics.get(REQUESTS)) for m in self.front.trials]
         known = [(ok, rate) for ok, rate in rates if rate]
         return max(known)[1] if known else None
+
+
+def exit_code_of(found: TrialDiagnosis) -> int:
+    """0 healthy, 1 degraded (or a limit is missed), 4 broken."""
+    if found.failure is not None or any(d.health == "broken" for d in found.servers.values()):
+        return BROKEN
+    return 1 if found.missed or any(d.health == "degraded" for d in found.servers.values()) else 0
+
+
+def text_of(found: TrialDiagnosis) -> str:
+    """For people."""
+    label = f" ({found.label})" if found.label else ""
+    lines = [f"trial {found.trial}{label}" + (f": misses {', '.join(found.missed)}" if found.missed else "")]
+    if found.failure is not None:
+        lines += _failure_lines(found.failure)
+    for name, server in found.servers.items():
+        lines += [f"{name}: {server.health}", *(f"  {text}" for text in server.problems)]
+        lines += [line for answer in server.answers for line in _answer_lines(answer)]
+        lines.append(f"  {server.checklist.text}")
+        lines += [f"    {line.name}: {line.verdict} ({line.text})" for line in server.checklist.lines]
+        lines.append(f"  long gaps between tokens: {server.spikes.text}")
+        lines += [f"  worth a trial: {change.text}" for change in server.changes]
+    return "\n".join([*lines, *(f"  {tried.text}" for tried in found.tried)])
+
+
+def _failure_lines(failure: Failure) -> list[str]:
+    lines = [f"{failure.kind} ({failure.phase or 'phase unknown'}): {failure.cause}"]
+    lines += [f"  evidence: {text}" for text in failure.evidence]
+    return lines + [f"  {n}. {text}" for n, text in enumerate(failure.advice, 1)]
+
+
+def _answer_lines(answer: Answer) -> list[str]:
+    lines = [f"  {answer.question}. {answer.title} {answer.text} [{answer.confidence}]"]
+    lines += [f"       {text}" for text in answer.evidence]
+    lines += [f"       advice: {text}" for text in answer.advice]
+    return lines + ([f"       would change it: {answer.would_change}"] if answer.would_change else [])
 
 
 def _predicted(found: Diagnosis, server: Server, steady: Any) -> Diagnosis:
