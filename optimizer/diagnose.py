@@ -42,8 +42,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m optimizer.diagnose",
         description="Say what a vLLM log says went wrong: kind, phase, cause, whose fault, bounds, advice. Or answer"
-        " for a recorded trial: compute or bandwidth, GPU or CPU, steady state or peak, parameters or workload, faster or"
-        " steadier; each with evidence, a confidence and what would change it.",
+        " for a recorded trial: compute or bandwidth, GPU or CPU, steady state or peak, parameters or workload, faster"
+        " or steadier; each with evidence, a confidence and what would change it.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
