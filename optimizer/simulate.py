@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from optimizer.cli import Parser, run_main
 
@@ -49,6 +50,12 @@ def _what(g: argparse._ArgumentGroup) -> None:
         "--noise", type=float, default=0.0, metavar="X", help="scale of boot-to-boot and step noise (default 0: none)"
     )
     g.add_argument("--seed", type=int, default=0, metavar="N", help="seed of noise and thinning (default 0)")
+    g.add_argument(
+        "--simulator-calibration",
+        type=Path,
+        metavar="FILE",
+        help="step times learned from a real study (`optimizer.calibrate` writes it)",
+    )
 
 
 def _load(g: argparse._ArgumentGroup) -> None:

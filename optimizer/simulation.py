@@ -17,6 +17,7 @@ from optimizer.deployment.current import read_current
 from optimizer.deployment.secrets import is_secret_name
 from optimizer.deployment.vllm_flags import flag_of
 from optimizer.engines.engine import Instance, LoadPlan, Placement, Sharing
+from optimizer.engines.simulator.calibration import calibration_for
 from optimizer.engines.simulator.engine import SimulatedEngine, SimulatorSpec
 from optimizer.engines.simulator.settings import MODELLED
 from optimizer.engines.simulator.step_log import log_path
@@ -66,7 +67,10 @@ def simulate(args: argparse.Namespace) -> int:
     notices = (*servers.notices, *about, contract.text)
     capacities = {i.name: _capacity(model, gpu, i.config, len(placement.instances)) for i in placement.instances}
     log = _step_log(args, placement)
-    spec = SimulatorSpec(model, gpu, args.noise, step_log=log)
+    learned = calibration_for(args.simulator_calibration, model, gpu)
+    notices += (learned.text,) if learned is not None else ()
+    residuals = {} if learned is None else learned.residuals
+    spec = SimulatorSpec(model, gpu, args.noise, residuals=residuals, step_log=log)
     plan = _plan(args, contract.trace)
     begin = time.perf_counter()
     engine = SimulatedEngine(spec)

@@ -14,7 +14,7 @@ from optimizer.cluster.ray_executor import RayExecutor
 from optimizer.cluster.slots import Gpu, GpuClass, choose_gpus, detect_gpus, n_usable_cores
 from optimizer.engines.build import AttachedEngineSpec, EngineSpec, RealEngineSpec, SimulatedEngineSpec
 from optimizer.engines.simulator.basis import uncalibrated
-from optimizer.engines.simulator.calibration import SimulatorCalibration, load_calibration
+from optimizer.engines.simulator.calibration import calibration_for
 from optimizer.engines.simulator.engine import SimulatorSpec
 from optimizer.engines.simulator.settings import MODELLED
 from optimizer.engines.vllm.attached import AttachedEngine
@@ -218,7 +218,7 @@ def _attached(options: SessionOptions, setup: Setup, notice: str) -> tuple[Engin
 
 def _simulator(options: SessionOptions, setup: Setup, notice: str) -> EngineChoice:
     _check_modelled(setup)
-    learned = _learned(options.simulator_calibration, setup)
+    learned = calibration_for(options.simulator_calibration, setup.model, setup.gpu)
     residuals = {} if learned is None else learned.residuals
     simulator = SimulatorSpec(setup.model, setup.gpu, options.noise, setup.space.variants, residuals=residuals)
     spec = SimulatedEngineSpec(simulator)
@@ -231,14 +231,6 @@ def _simulator(options: SessionOptions, setup: Setup, notice: str) -> EngineChoi
 def _uncalibrated(setup: Setup) -> str:
     found = uncalibrated(setup.model, setup.gpu)
     return f"; uncalibrated on {setup.gpu.name}: {', '.join(found)}" if found else ""
-
-
-def _learned(file: Path | None, setup: Setup) -> SimulatorCalibration | None:
-    if file is None:
-        return None
-    found = load_calibration(file)
-    found.check(setup.model, setup.gpu, f"--simulator-calibration {file}")
-    return found
 
 
 def _check_modelled(setup: Setup) -> None:

@@ -77,3 +77,18 @@ def test_a_simulated_study_has_nothing_to_teach(run: Run, capsys: pytest.Capture
 
 def call(*argv: str) -> int:
     return run_main(lambda _: main(list(argv)))
+
+
+def test_one_simulation_uses_it_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from optimizer.simulate import main as simulate
+
+    write(folder / "real.json", gpu="A100-40", model="meta-llama/Llama-3.1-8B")
+    words = ["--model", "Llama-3.1-8B", "--gpu", "A100-40", "--trace", "azure-conv", "--requests", "60", "--json"]
+    found = []
+    for more in ([], ["--simulator-calibration", "real.json"]):
+        assert run_main(lambda _, more=more: simulate([*words, *more])) == 0  # type: ignore[misc]
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0]["warnings"] and not found[1]["warnings"]
+    assert found[1] != found[0]
+    assert run_main(lambda _: simulate([*words, "--gpu", "H100-80", "--simulator-calibration", "real.json"])) == 2
+    assert "was learned on GPU" in capsys.readouterr().err

@@ -75,3 +75,12 @@ def load_calibration(path: Path) -> SimulatorCalibration:
         raise UserError(f"{path}: no calibration of the simulator: {error.args[0]!r} is missing") from None
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: no calibration of the simulator ({error}); calibrate again") from None
+
+
+def calibration_for(file: Path | None, model: ModelFacts, gpu: GpuFacts) -> SimulatorCalibration | None:
+    """The file that `--simulator-calibration` names, held to this model and card; None without one."""
+    if file is None:
+        return None
+    found = load_calibration(file)
+    found.check(model, gpu, f"--simulator-calibration {file}")
+    return found
