@@ -236,21 +236,47 @@ def risk_of(free_bytes: float, need: Interval) -> float:
 
 def _terms(d: Demand) -> tuple[Term, ...]:
     m, tp = d.model, d.tensor_parallel_size
-    source = "its files" if m.measured_weight_bytes is not None else describe_parameters(m.parameters())
     split = f", split over {tp} GPUs" if tp > 1 else ""
     terms = [
-        Term("weights", d.weights, f"{source}; {m.weight_bytes_per_parameter:.3g} B a parameter{split}"),
-        Term("buffers", d.buffers, "persistent buffers, kernels, workspaces"),
-        Term(
-            "activations",
-            d.activations,
-            f"the larger of {d.max_num_batched_tokens} tokens x {d.forward_width:.0f} x 6 B and "
-            f"{d.n_rows} rows x {m.vocab} entries x 16 B",
-        ),
-        Term("CUDA graphs", d.graphs, "enforce_eager" if d.is_eager else f"{m.n_layers} layers x captured batch sizes"),
+        Term("weights", d.weights, f"{_weights_source(m)}; {m.weight_bytes_per_parameter:.3g} B a parameter{split}"),
+        *_profiled_terms(d),
+        Term("CUDA graphs", d.graphs, _graphs_text(d)),
         Term("CUDA context", d.context, "per process" + (" and NCCL" if tp > 1 else "")),
     ]
     return tuple(t for t in terms if not (d.is_cpu and t.name.startswith("CUDA")))
+
+
+def _weights_source(m: ModelFacts) -> str:
+    if any(s.weights_bytes is not None for s in m.memory_seen):
+        return "as a start logged them"
+    return "its files" if m.measured_weight_bytes is not None else describe_parameters(m.parameters())
+
+
+def _graphs_text(d: Demand) -> str:
+    if d.is_eager:
+        return "enforce_eager"
+    seen = any(
+        s.graph_bytes is not None and s.tensor_parallel_size == d.tensor_parallel_size for s in d.model.memory_seen
+    )
+    return f"{d.model.n_layers} layers x captured batch sizes" + (", scaled to what a start logged" if seen else "")
+
+
+def _profiled_terms(d: Demand) -> tuple[Term, ...]:
+    """Buffers and activations apart as they are assumed, together as a start shows them."""
+    activations = (
+        f"the larger of {d.max_num_batched_tokens} tokens x {d.forward_width:.0f} x 6 B and "
+        f"{d.n_rows} rows x {d.model.vocab} entries x 16 B"
+    )
+    seen = d.seen
+    if seen is None:
+        buffers = Term("buffers", d.buffers, "persistent buffers, kernels, workspaces")
+        return buffers, Term("activations", d.activations, activations)
+    there = (
+        f"a start took {_gib(d.profiled_at(seen).likely)} for buffers and activations at max_num_batched_tokens"
+        f" {seen.max_num_batched_tokens}, max_num_seqs {seen.n_rows}"
+    )
+    is_same = (seen.max_num_batched_tokens, seen.n_rows) == (d.max_num_batched_tokens, d.n_rows)
+    return (Term("profiled", d.profiled, there if is_same else f"{there}; activations moved by {activations}"),)
 
 
 def _explain(c: Capacity) -> str:

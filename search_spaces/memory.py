@@ -5,15 +5,19 @@ appear while profiling, the activation peak and the CUDA graphs, and gives the r
 and NCCL's buffers exist before it looks and lie outside that budget.
 
 Constants are intervals (low, likely, high). They were checked against one recorded run (RTX 4090, Llama-3.1-8B,
-vLLM 0.19: 41,408 KV tokens); other cards and models differ, which is why only the optimistic end may reject.
+vLLM 0.19: 41,408 KV tokens); other cards and models differ, which is why only the optimistic end may reject. What a
+real start of the same model said (`ModelFacts.memory_seen`) takes their place.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from search_spaces.hardware import GIB, MIB
+from search_spaces.memory_seen import MemorySeen
 from search_spaces.model import ModelFacts
 
 OomKind = Literal["weights", "kv_capacity", "runtime_peak"]
@@ -57,6 +61,14 @@ GRAPH_PER_LAYER_AND_SIZE = 0.19 * MIB
 """Fitted to 0.3 to 0.4 GiB for 51 capture sizes of a 32-layer model."""
 SPIKE_BASE = 150 * MIB
 """What vLLM itself keeps aside when it suggests a KV size (0.32 v1/worker/gpu_worker.py:994): fragmentation."""
+LOGGED = 0.01 * GIB
+"""vLLM logs sizes in GiB with two digits."""
+BETWEEN_STARTS = Interval(-64 * MIB, 0, SPIKE_BASE)
+"""What one start may take more than another with the same arguments. Assumed; the upper end is vLLM's own reserve."""
+OTHER_SIZE_SLACK = 0.02
+"""On weights that were seen at another tensor parallel size."""
+GRAPHS_SLACK = 0.25
+"""On what graphs take more or less than those that were seen, for other batch sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +90,23 @@ class Demand:
     @property
     def weights(self) -> Interval:
         size, slack = self.model.weight_bytes(self.tensor_parallel_size), self.model.weight_uncertainty
+        logged = {s.tensor_parallel_size: s.weights_bytes for s in self.model.memory_seen if s.weights_bytes}
+        own = logged.get(self.tensor_parallel_size)
+        if own is not None:
+            return Interval(own - LOGGED, own, own + LOGGED)
+        for tp, other in logged.items():
+            size, slack = round(size * other / self.model.weight_bytes(tp)), OTHER_SIZE_SLACK
         return Interval(size * (1 - slack), size, size * (1 + slack))
+
+    @property
+    def seen(self) -> MemorySeen | None:
+        """The start nearest to these budgets that tells what profiling takes, at the same tensor parallel size."""
+        telling = [
+            s
+            for s in self.model.memory_seen
+            if s.non_kv_bytes is not None and s.tensor_parallel_size == self.tensor_parallel_size
+        ]
+        return min(telling, key=lambda s: s.distance(self.max_num_batched_tokens, self.n_rows), default=None)
 
     @property
     def context(self) -> Interval:
@@ -98,13 +126,24 @@ class Demand:
         """Peak of the profile run: the forward pass of a full budget, then the sampler over max_num_seqs rows.
 
         They follow each other, so the larger counts; the pessimistic end adds them (memory torch keeps reserved)."""
-        forward = self.max_num_batched_tokens * self.forward_width
-        sampler = self.n_rows * self.model.vocab
+        return self._activations.times(self._seen_share)
+
+    @property
+    def _activations(self) -> Interval:
+        forward, sampler = self._forward, self._sampler
         return Interval(
             max(forward * FORWARD_BYTES.low, sampler * SAMPLER_BYTES.low / self.tensor_parallel_size),
             max(forward * FORWARD_BYTES.likely, sampler * SAMPLER_BYTES.likely),
             forward * FORWARD_BYTES.high + sampler * SAMPLER_BYTES.high,
         )
+
+    @property
+    def _forward(self) -> float:
+        return self.max_num_batched_tokens * self.forward_width
+
+    @property
+    def _sampler(self) -> float:
+        return self.n_rows * self.model.vocab
 
     @property
     def n_rows(self) -> int:
@@ -114,19 +153,111 @@ class Demand:
     def graphs(self) -> Interval:
         if self.is_eager or self.is_cpu:
             return Interval(0, 0, 0)
+        seen = min(
+            (s for s in self.model.memory_seen if s.graph_bytes is not None and not s.is_eager
+             and s.tensor_parallel_size == self.tensor_parallel_size),
+            key=lambda s: s.distance(self.max_num_batched_tokens, self.n_rows),
+            default=None,
+        )  # fmt: skip
+        likely = self._modelled_graphs
+        if seen is None or seen.graph_bytes is None:
+            return Interval(likely / 2, likely, likely * 2)
+        there = self._as_seen(seen)._modelled_graphs
+        size = seen.graph_bytes * likely / there
+        slack = GRAPHS_SLACK * abs(size - seen.graph_bytes) + LOGGED
+        return Interval(size - slack, size, size + slack)
+
+    @property
+    def _modelled_graphs(self) -> float:
         n = n_capture_sizes(self.n_rows, self.max_num_batched_tokens)
-        likely = GRAPH_BASE + n * self.model.n_layers * GRAPH_PER_LAYER_AND_SIZE
-        return Interval(likely / 2, likely, likely * 2)
+        return GRAPH_BASE + n * self.model.n_layers * GRAPH_PER_LAYER_AND_SIZE
 
     @property
     def buffers(self) -> Interval:
+        return self._buffers.times(self._seen_share)
+
+    @property
+    def _buffers(self) -> Interval:
         return CPU_BUFFERS if self.is_cpu else BUFFERS
+
+    @property
+    def profiled(self) -> Interval:
+        """What profiling adds to the weights: buffers that stay, and the activation peak."""
+        seen = self.seen
+        return self._buffers + self._activations if seen is None else self._carried_over(seen)
+
+    @property
+    def _seen_share(self) -> float:
+        """A start says the sum of buffers and activations; both are stretched to it alike."""
+        return 1.0 if self.seen is None else self.profiled.likely / (self._buffers + self._activations).likely
+
+    def profiled_at(self, seen: MemorySeen) -> Interval:
+        """What that start took for buffers and activations: its sum without the likely weights and graphs."""
+        assert seen.non_kv_bytes is not None
+        there = self._as_seen(seen)
+        rest = seen.non_kv_bytes - there.weights.likely - (there.graphs.likely if seen.are_graphs_counted else 0.0)
+        found = Interval(rest, rest, rest) + BETWEEN_STARTS
+        return Interval(max(found.low, 0.0), max(found.likely, 0.0), max(found.high, 0.0))
+
+    def _carried_over(self, seen: MemorySeen) -> Interval:
+        """That start's buffers as they were, its activations moved to these budgets.
+
+        The optimistic end is one that no split between the two undercuts, nor constants up to twice off: with larger
+        budgets what was seen and the least growth, with a smaller one what was seen in proportion (all of it
+        activations), or half of the least that is assumed anyway."""
+        rest, there = self.profiled_at(seen), self._as_seen(seen)
+        share = min(self._forward / there._forward, self._sampler / max(there._sampler, 1.0), 1.0)
+        here, before = self._buffers + self._activations, there._buffers + there._activations
+        is_as_assumed = before.low <= rest.likely <= before.high
+        low = rest.low + max(min(self._moves_from(there, doubt=2.0)), 0.0) if share == 1 else rest.low * share
+        most = max(self._moves_from(there))
+        high = rest.high + most * (1.5 if most > 0 else 0.5)
+        if is_as_assumed:
+            low, high = max(low, here.low / 2), min(high, here.high)
+        likely = rest.likely + self._activations.likely - there._activations.likely
+        likely = min(max(likely, low), max(low, high))
+        return Interval(low, likely, max(high, likely))
+
+    def _moves_from(self, there: Demand, doubt: float = 1.0) -> Iterator[float]:
+        """By how much activations differ from another size's, at every corner of what is assumed of them, and of what
+        is `doubt` times off."""
+        least = SAMPLER_BYTES.low / self.tensor_parallel_size
+        tokens = (FORWARD_BYTES.low / doubt, FORWARD_BYTES.likely, FORWARD_BYTES.high * doubt)
+        for f, s in product(tokens, (least / doubt, SAMPLER_BYTES.likely, SAMPLER_BYTES.high * doubt)):
+            yield max(f * self._forward, s * self._sampler) - max(f * there._forward, s * there._sampler)
+        yield self._activations.high - there._activations.high
+
+    def _as_seen(self, seen: MemorySeen) -> Demand:
+        """This demand with the sizes of a start."""
+        return replace(
+            self,
+            max_num_batched_tokens=seen.max_num_batched_tokens,
+            max_num_seqs=seen.n_rows,
+            n_draft_tokens=0,
+            is_eager=seen.is_eager,
+            are_graphs_counted=seen.are_graphs_counted,
+        )
 
     @property
     def inside(self) -> Interval:
         """What vLLM subtracts from its budget before it sizes the KV cache."""
-        base = self.weights + self.buffers + self.activations
+        seen = self.seen
+        if seen is not None:
+            return self._inside_as(seen)
+        base = self.weights + self.profiled
         return base + self.graphs if self.are_graphs_counted else base
+
+    def _inside_as(self, seen: MemorySeen) -> Interval:
+        """The start told their sum: how it divides between weights, graphs and the rest adds no uncertainty, only by
+        how much the graphs differ from there does."""
+        weights, graphs = self.weights.likely, self.graphs
+        base = Interval(weights, weights, weights) + self.profiled
+        if not self.are_graphs_counted:
+            return base
+        if seen.are_graphs_counted and seen.graph_bytes is None and not (self.is_eager or seen.is_eager):
+            moved = abs(graphs.likely - self._as_seen(seen).graphs.likely)
+            graphs = Interval(graphs.likely - moved, graphs.likely, graphs.likely + moved)
+        return base + graphs
 
     @property
     def outside(self) -> Interval:

@@ -150,6 +150,31 @@ def check_card(
     return None
 
 
+def sure_failure(
+    models: Sequence[ModelFacts], gpu: GpuFacts, configs: Sequence[Mapping[str, Any]]
+) -> OutOfMemory | None:
+    """Why these servers cannot start together on one card even at the optimistic end of every cost; else None.
+
+    Says nothing of a CPU, whose share of the host's memory is a choice and no limit."""
+    if gpu.is_cpu:
+        return None
+    demands = [demand_of(model, gpu, config) for model, config in zip(models, configs, strict=True)]
+    needed = sum((d.inside + d.outside).low + float(c.get("kv_cache_memory_bytes") or 0)
+                 for d, c in zip(demands, configs, strict=True))  # fmt: skip
+    if needed > gpu.memory_bytes:
+        return _excess("runtime_peak", f"these servers need at least {_gib(needed)}", needed, gpu)
+    for model, demand, config in zip(models, demands, configs, strict=True):
+        if config.get("kv_cache_memory_bytes") or config.get("num_gpu_blocks_override"):
+            continue
+        share = float(config.get("gpu_memory_utilization") or DEFAULT_UTILIZATION)
+        most = demand.inside.taken_from(gpu.memory_bytes * share).high
+        longest = int(config.get("max_model_len") or model.max_position_tokens)
+        failure = kv_failure(model, most, longest, demand.tensor_parallel_size, kv_dtype_bytes(model, config))
+        if failure is not None:
+            return failure
+    return None
+
+
 def free_bytes_at_peak(uses: Sequence[MemoryUse], gpu: GpuFacts) -> int:
     """What is left while every server runs a full-budget step; below 0 the peak does not fit."""
     return gpu.memory_bytes - sum(u.peak_bytes for u in uses)

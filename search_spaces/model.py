@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from search_spaces.memory_seen import MemorySeen
 
 AttentionKind = Literal["full", "sliding", "chunked", "mla", "state"]
 
@@ -79,6 +81,8 @@ class ModelFacts:
     """Linear parts that a quantised checkpoint leaves at 2 bytes, e.g. gpt-oss attention."""
     weight_uncertainty: float = 0.005
     """Relative half-width of the weight size; larger where scales or packing are assumed."""
+    memory_seen: tuple[MemorySeen, ...] = field(default=(), repr=False)
+    """What real starts on the study's card said; corrects the memory arithmetic. No part of what the model is."""
 
     @property
     def groups(self) -> tuple[LayerGroup, ...]:
