@@ -92,6 +92,22 @@ def test_a_wrong_order_of_evictions_is_a_mismatch(vllm_python: str) -> None:
             )
 
 
+PASSED_OVER_TWO_STEPS_AGO = Scenario(
+    {"max_model_len": 160, "max_num_batched_tokens": 32, "max_num_seqs": 8, "long_prefill_token_threshold": 16,
+     "scheduler_reserve_full_isl": False},
+    16, 15, True, 48,
+    (Request(0, 0, 15, 19), Request(1, 1, 18, 16), Request(2, 1, 44, 6), Request(3, 2, 61, 5)),
+    {50: 3, 20: 12, 22: 5, 17: 12, 42: 1, 8: 2},
+)  # fmt: skip
+"""Once in 15,000 scenarios: a decode passed over, then scheduled once, then preempted, had its last block published."""
+
+
+def test_scenarios_that_once_differed(vllm_python: str) -> None:
+    with Oracle(vllm_python) as oracle:
+        verdict = Comparison(oracle).judge(PASSED_OVER_TWO_STEPS_AGO)
+    assert verdict.difference is None, verdict.difference.describe()
+
+
 def test_a_python_without_vllm_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     code = run_main(main, ["--scenarios", "1", "--vllm-python", sys.executable])
     err = capsys.readouterr().err

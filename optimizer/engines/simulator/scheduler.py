@@ -288,7 +288,8 @@ class Scheduler:
                 self._n_leaving -= 1
                 sequence.computed = sequence.prompt + sequence.limit - 1
             # async: the block that the token in flight completes is published only when the token is known
-            is_in_flight = self.budgets.is_async and sequence.skipped_step != step.index - 1
+            # (a sequence passed over in one of the last two steps fed a token that was known when it was scheduled)
+            is_in_flight = self.budgets.is_async and sequence.skipped_step not in (step.index - 1, step.index - 2)
             published = max(sequence.computed - is_in_flight, min(sequence.computed, sequence.target))
         self._release(sequence, sequence.computed, published)
         sequence.recomputed += sequence.computed
