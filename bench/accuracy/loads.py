@@ -3,7 +3,9 @@
 What a row does not record is assumed here, once, and nowhere else:
 - arguments not given have the defaults of the row's vLLM version; `max_model_len` is the longest request;
 - `random` lengths are fixed, `range ratio r` is uniform in [r, 1] of the length, ShareGPT log-normal about its mean;
-- a closed loop without a number of requests runs four rounds after one that is not counted.
+- a closed loop without a number of requests runs four rounds after one that is not counted, whose answers have lengths
+  spread evenly up to the row's: clients that start together do not stay so (the front end takes requests one by one,
+  the first of a group is prefilled before the others are there), so they are counted spread over their cycle.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ BLOCK = 16
 FIRST_ASYNC = (0, 14)
 """vLLM 0.14: asynchronous scheduling became the default."""
 FIRST_HIGHER_UTILIZATION = (0, 22)
+FIRST_LARGE_BUDGETS = (0, 9)
+"""Before, a server's budgets were SMALL_BUDGETS on every card."""
+SMALL_BUDGETS = (2048, 256)
 N_ROUNDS = 4
 SHAREGPT_SIGMA = 1.0
 SHAREGPT_LENGTHS = (4, 1024)
@@ -56,6 +61,7 @@ def case_of(row: Row) -> Case:
     kind, n_clients, rate_per_s = load_of(row)
     n, n_uncounted = _n_requests(row, kind, n_clients)
     prompts, outputs = _lengths(row, n)
+    outputs[:n_uncounted] = np.ceil(outputs[:n_uncounted] * np.random.default_rng(2).uniform(size=n_uncounted))
     trace = Trace(_arrivals(kind, n, rate_per_s), prompts, outputs, np.zeros(n, np.int16))
     longest = int((prompts + outputs).max()) + BLOCK
     if longest > model.max_position_tokens:
@@ -149,12 +155,12 @@ def _log_normal(rng: np.random.Generator, mean: float, n: int) -> NDArray[np.flo
     lengths = np.exp(SHAREGPT_SIGMA * rng.standard_normal(n))
     for _ in range(20):
         lengths = np.clip(lengths * mean / lengths.mean(), low, max(high, 2 * mean))
-    return lengths
+    return np.asarray(lengths, np.float64)
 
 
 def arguments_of(row: Row, gpu: GpuFacts, longest: int) -> dict[str, int | float | bool]:
-    tokens, seqs = batch_defaults(gpu)
     version = row.version
+    tokens, seqs = SMALL_BUDGETS if version is not None and version < FIRST_LARGE_BUDGETS else batch_defaults(gpu)
     told = re.search(r"max[-_]model[-_]len[ =]+(\d+)", row.text)
     is_async = version is None or version >= FIRST_ASYNC or "async" in row.text.lower()
     arguments: dict[str, int | float | bool] = {

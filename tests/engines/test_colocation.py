@@ -112,7 +112,7 @@ def test_the_larger_the_burst_the_worse_for_the_other() -> None:
     chat = only(trace(120, 30.0, 1, TENANTS, outputs=(20, 60)), "chat")
     bursts = [only(trace(n, 0.5, 2, TENANTS), "batch").shifted(10.0) for n in (20, 80, 320)]
     tails = [p99(ttfts(replayed(merged(chat, b), "mps"), 10.0, 30.0)) for b in bursts]
-    assert tails == sorted(tails)
+    assert tails[0] < 1.05 * tails[1] and tails[1] < tails[2]
     assert tails[-1] > 1.3 * tails[0]
 
 

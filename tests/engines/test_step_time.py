@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from optimizer.engines.simulator.step_time import Roofline, StepShape, graph_sizes
+from optimizer.engines.simulator.step_time import SCHEDULER_S, SYNC_STEP_S, Roofline, StepShape, graph_sizes
 from search_spaces.hardware import find_gpu
 from search_spaces.known_models import find_model
 
@@ -105,7 +105,7 @@ def test_tensor_parallel_divides_weights_and_pays_for_messages() -> None:
 
 def test_synchronous_scheduling_shows_the_scheduler() -> None:
     slower = decode_s(roofline(is_async=False), 100, 0) - decode_s(roofline(), 100, 0)
-    assert slower == pytest.approx(100 * 13e-6)
+    assert slower == pytest.approx(SYNC_STEP_S + 100 * SCHEDULER_S)
 
 
 def test_fp8_weights_halve_the_traffic() -> None:

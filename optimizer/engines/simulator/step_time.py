@@ -20,14 +20,17 @@ from search_spaces.model import ModelFacts
 
 STEP_HOST_S = 0.4e-3
 """Per step: input preparation and launch of one CUDA graph (0.3-0.5 ms; BLIS inference-sim fits, vLLM 0.15)."""
-LAYER_S = 32e-6
-"""Per layer: norms, rotary embedding, activation, KV write (2-3 us each at decode, LLMServingSim's profiles) and the
-gaps between kernels of a graph (together 32.1 us, BLIS inference-sim's fit, vLLM 0.15)."""
+LAYER_S = 6 * 3e-6
+"""Per layer: two norms, rotary embedding with the norms of q and k, activation, KV write and the rest of the fusions,
+six small kernels of 3 us with their gap (1.9-3.3 us at decode in LLMServingSim's RTX 4090 profile; AIConfigurator adds
+3 us to every memory-bound kernel). What GEMMs and attention cost at least is in their own entries."""
 SEQUENCE_HOST_S = 4.5e-6
 """Per sequence: input batch update (4-5 us; same fits)."""
-SCHEDULER_S = 13e-6
-"""Per scheduled sequence, only without async scheduling, which hides it: schedule, update and encode of vLLM 0.32's own
-Scheduler took 10.6-13.2 us a decoding sequence at 8 to 256 of them (measured on an EPYC host, no GPU)."""
+SYNC_STEP_S, SCHEDULER_S = 0.45e-3, 17.7e-6
+"""Per step and per scheduled sequence, only without async scheduling, which hides them: what the host does while the
+GPU waits. Measured in the loop of vLLM 0.32's own engine on an EPYC host (CPU backend, model forward left out): 0.87 ms
+a step at one sequence, of which STEP_HOST_S is counted above; schedule and update 17.7 us a sequence at 32 and at 64
+(10.6 us with nothing between them). One host, one run, +-30 %; messages to workers at TP > 1 are not in it."""
 EAGER_LAYER_S = 0.55e-3
 """Per layer, --enforce-eager: launch-bound floor (0.4-0.7 ms; Qwen2-1.5B on A100, SLO-Guard's published runs)."""
 OFF_GRAPH_LAYER_S = 0.1e-3
@@ -153,7 +156,7 @@ class Roofline:
         host = STEP_HOST_S + LAYER_S * model.n_layers + SEQUENCE_HOST_S * n_sequences
         sampler = SAMPLER_S + SAMPLER_ROW_S * n_sampled
         if not shape.is_async:
-            host += SCHEDULER_S * n_sequences
+            host += SYNC_STEP_S + SCHEDULER_S * n_sequences
         return max(device, floor * model.n_layers) + host + sampler
 
     def _on_graph(self, n_tokens: int) -> tuple[int, float]:
