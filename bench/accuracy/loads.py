@@ -35,6 +35,7 @@ SHAREGPT_SIGMA = 1.0
 SHAREGPT_LENGTHS = (4, 1024)
 """vLLM's benchmark leaves out shorter and longer requests."""
 MOST_REQUESTS = 5000
+MOST_TOKENS = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,8 @@ def _arrivals(kind: Kind, n: int, rate_per_s: float | None) -> NDArray[np.float6
 
 def _lengths(row: Row, n: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     means = row.number("input_len"), row.number("output_len")
+    if any(m is not None and m > MOST_TOKENS for m in means):
+        raise Unscorable(f"requests of {max(m for m in means if m is not None):g} tokens")
     for column, mean in zip(("input_len", "output_len"), means, strict=True):
         if mean is None:
             raise Unscorable(f"{column} {row.cells.get(column, '')!r} is no number of tokens")
@@ -161,12 +164,15 @@ def _log_normal(rng: np.random.Generator, mean: float, n: int) -> NDArray[np.flo
 def arguments_of(row: Row, gpu: GpuFacts, longest: int) -> dict[str, int | float | bool]:
     version = row.version
     tokens, seqs = SMALL_BUDGETS if version is not None and version < FIRST_LARGE_BUDGETS else batch_defaults(gpu)
+    utilization = row.number("gpu_mem_util") or _utilization(version)
+    if utilization > 1:
+        raise Unscorable(f"gpu_mem_util {row.cells['gpu_mem_util']!r} is no share of a card's memory")
     told = re.search(r"max[-_]model[-_]len[ =]+(\d+)", row.text)
     is_async = version is None or version >= FIRST_ASYNC or "async" in row.text.lower()
     arguments: dict[str, int | float | bool] = {
         "max_num_batched_tokens": row.count("max_num_batched_tokens") or max(tokens, row.count("max_num_seqs") or 0),
         "max_model_len": max(longest, int(told.group(1)) if told else 0),
-        "gpu_memory_utilization": row.number("gpu_mem_util") or _utilization(version),
+        "gpu_memory_utilization": utilization,
         "tensor_parallel_size": row.tp,
         "async_scheduling": is_async,
         "enforce_eager": bool(re.search(r"enforce[-_]eager(?![ =:]*false)|\beager-c\d", row.text.lower())),

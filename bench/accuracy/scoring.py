@@ -15,6 +15,7 @@ from bench.accuracy.loads import Case, case_of, gpu_of, model_of, with_blocks
 from bench.accuracy.measured import Row, Unscorable
 from bench.accuracy.predict import Prediction, predict
 from optimizer.engines.simulator.lint import Reported, faster_than_physics
+from optimizer.engines.simulator.residuals import LEAST, MOST
 from optimizer.errors import EngineFailed
 from search_spaces.capacity import solve_capacity
 
@@ -115,7 +116,7 @@ def scalar_of(scored: Sequence[Scored]) -> float | None:
     """The factor on step times that these rows ask for: measured over said TPOT, and the inverse for throughput, their
     logarithms averaged in each row; the median over rows."""
     asked = [np.mean(logs) for s in scored if (logs := _logs(s))]
-    return float(np.exp(np.median(asked))) if asked else None
+    return float(np.clip(np.exp(np.median(asked)), LEAST, MOST)) if asked else None
 
 
 def _logs(s: Scored) -> list[float]:
