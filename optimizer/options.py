@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from optimizer.deployment.secrets import is_secret_name, mask
 from optimizer.deployment.vllm_flags import REMOVED
+from optimizer.engines.simulator.calibration import load_calibration
 from optimizer.errors import UserError
 from optimizer.study.confirmation import Scope
 from optimizer.study.setup import SetupOptions
@@ -64,7 +65,13 @@ class SessionOptions:
 
     def settings(self) -> dict[str, Any]:
         """For the manifest, beside what else decides what the study's numbers mean."""
-        return {"smoke": self.is_smoke or None, "attach": dict(self.attach), "confirm": self.confirm}
+        told = self.setup.calibrated
+        return {
+            "smoke": self.is_smoke or None,
+            "attach": dict(self.attach),
+            "confirm": self.confirm,
+            **({} if told is None else {"calibration of the simulator": f"{told.fingerprint} ({told.learned_from})"}),
+        }
 
 
 def read_options(args: argparse.Namespace) -> SessionOptions:
@@ -137,6 +144,7 @@ def _setup(args: argparse.Namespace, is_recorded: bool) -> SetupOptions:
         n_gpus=args.gpus_per_server,
         n_trials=args.n_trials,
         seed=args.seed,
+        calibrated=None if args.simulator_calibration is None else load_calibration(args.simulator_calibration),
         is_smoke=args.smoke,
     )
 

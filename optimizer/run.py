@@ -108,7 +108,7 @@ def _what(g: argparse._ArgumentGroup) -> None:
         "--simulator-calibration",
         type=Path,
         metavar="FILE",
-        help="step times learned from a real study (`optimizer.calibrate` writes it)",
+        help="what a real study taught (`optimizer.calibrate` writes it): the simulator's step times, memory",
     )
 
 

@@ -49,6 +49,7 @@ from optimizer.study.searched import GridOfSpace
 from optimizer.study.setup import Setup, placement_of, prepare
 from optimizer.study.side_by_side import hold_to
 from optimizer.study.stages import ADVANCED, FAST, seqs_names
+from optimizer.study.starts import memory_check
 from optimizer.study.text_probe import TextFigure, TextProbe
 from optimizer.trial import LOAD_ORDER, StopRule
 from optimizer.workers import EngineChoice, choose_engine, find_hardware, start_executor
@@ -230,6 +231,7 @@ class Session:
             seed=seed,
             stage_name=ADVANCED if self._is_advanced() else FAST,
             stop_rule=StopRule(),
+            cannot_start=None if self._choice.is_simulated else memory_check(self._study.folder, setup, self._show),
         )
         return Search(plan, record, proposer, judge, self._executor, self._runs, self._show).run()
 

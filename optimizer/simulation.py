@@ -7,7 +7,7 @@ import difflib
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -65,9 +65,10 @@ def simulate(args: argparse.Namespace) -> int:
     contract = _contract(args, servers, model, trace, is_told)
     placement = _placement(servers, contract, args, is_told)
     notices = (*servers.notices, *about, contract.text)
+    learned = calibration_for(args.simulator_calibration, model, gpu)
+    model = model if learned is None else replace(model, memory_seen=learned.memory)
     capacities = {i.name: _capacity(model, gpu, i.config, len(placement.instances)) for i in placement.instances}
     log = _step_log(args, placement)
-    learned = calibration_for(args.simulator_calibration, model, gpu)
     notices += (learned.text,) if learned is not None else ()
     residuals = {} if learned is None else learned.residuals
     spec = SimulatorSpec(model, gpu, args.noise, residuals=residuals, step_log=log)

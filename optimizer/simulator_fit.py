@@ -28,6 +28,7 @@ from optimizer.study.folder import StudyFolder
 from optimizer.study.manifest import Manifest, load_manifest
 from optimizer.study.names import find_study
 from optimizer.study.setup import Setup, placement_of, prepare
+from optimizer.study.starts import memory_seen
 from optimizer.trial import LOAD_ORDER, Measured
 from search_spaces.config import Config
 from search_spaces.cpu import host_cpu
@@ -54,12 +55,14 @@ def calibrate(args: argparse.Namespace, study_parser: argparse.ArgumentParser) -
         fitted, source = fit_trials(trials, spec, _say), f"{len(trials)} trials of study {manifest.study}"
     learned = {f.tp: f.residuals for f in fitted if f.residuals != NONE}
     errors = {str(f.tp): _errors_json(f) for f in fitted}
-    found = SimulatorCalibration(setup.model.name, setup.gpu.name, manifest.engine, source, learned, errors)
+    memory = memory_seen(path, setup.model, setup.gpu)
+    found = SimulatorCalibration(setup.model.name, setup.gpu.name, manifest.engine, source, learned, memory, errors)
+    is_told = bool(learned or memory)
     target = args.output or Path(f"{path.name}.calibration.json")
-    if learned:
+    if is_told:
         write_json(target, found.to_json())
-    print(json.dumps(found.to_json()) if args.json else "\n".join(_table(found, fitted, target if learned else None)))
-    return 0 if learned else 1
+    print(json.dumps(found.to_json()) if args.json else "\n".join(_table(found, fitted, target if is_told else None)))
+    return 0 if is_told else 1
 
 
 def _setup(manifest: Manifest, study_parser: argparse.ArgumentParser) -> Setup:
@@ -98,11 +101,13 @@ def _placement(setup: Setup, folder: StudyFolder, number: int, outcome: Measured
     parameters = folder.parameters_of(number)
     names = setup.profile.instances
     configs = {name: _own(parameters, name, is_only=len(names) == 1) for name in names}
+    n_blocks = {} if outcome.boot is None else outcome.boot.kv_blocks
     for name, config in configs.items():
-        tokens = outcome.measurement.kv_tokens.get(name)
+        tokens, n = outcome.measurement.kv_tokens.get(name), n_blocks.get(name)
         if tokens:
-            block = int(config.get("block_size") or BLOCK_TOKENS)
-            configs[name] = Config({**config, "num_gpu_blocks_override": max(tokens // block, 2)})
+            block = int(config.get("block_size") or (tokens // n if n and tokens % n == 0 else BLOCK_TOKENS))
+            booted = {"block_size": block, "num_gpu_blocks_override": max(tokens // block, 2)}
+            configs[name] = Config({**config, **booted})
     return placement_of(setup.profile, configs)
 
 
@@ -140,6 +145,7 @@ def _table(found: SimulatorCalibration, fitted: Sequence[Fitted], target: Path |
             out = f", left out {held[before.figure].text}" if before.figure in held else ""
             lines.append(f"  {before.figure}: error {before.text}, then {after[before.figure].text}{out}")
         lines += [f"  {text}" for text in one.remarks]
+    lines += [f"memory: {seen.text}" for seen in found.memory]
     lines.append(f"written: {target}" if target is not None else "nothing was learned, nothing is written")
     return lines
 

@@ -90,7 +90,7 @@ class Demand:
     @property
     def weights(self) -> Interval:
         size, slack = self.model.weight_bytes(self.tensor_parallel_size), self.model.weight_uncertainty
-        logged = {s.tensor_parallel_size: s.weights_bytes for s in self.model.memory_seen if s.weights_bytes}
+        logged = {s.tensor_parallel_size: s.weights_bytes for s in reversed(self.model.memory_seen) if s.weights_bytes}
         own = logged.get(self.tensor_parallel_size)
         if own is not None:
             return Interval(own - LOGGED, own, own + LOGGED)

@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+GIB = 1024**3
+OTHERWISE_LOADED = frozenset(
+    {
+        "quantization", "dtype", "cpu_offload_gb", "enable_lora", "lora_modules", "pipeline_parallel_size",
+        "data_parallel_size", "decode_context_parallel_size", "enable_expert_parallel", "model", "hf_overrides",
+    }
+)  # fmt: skip
+"""With one of these a server is another than the memory arithmetic is about: it says nothing of the others."""
+
+
+def is_loaded_otherwise(arguments: Mapping[str, Any], allowed: frozenset[str] = frozenset()) -> bool:
+    """Whether one of OTHERWISE_LOADED that is not `allowed` is set to more than its default."""
+    values = (arguments.get(name) for name in OTHERWISE_LOADED - allowed)
+    return any(v is True or v not in (None, False, 1) for v in values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +70,15 @@ class MemorySeen:
         """How far its budgets are from these: doublings of both together."""
         return abs(math.log2(self.max_num_batched_tokens / max_num_batched_tokens)) + abs(
             math.log2(self.n_rows / n_rows)
+        )
+
+    @property
+    def text(self) -> str:
+        sizes = {"weights": self.weights_bytes, "CUDA graphs": self.graph_bytes, "all but KV": self.non_kv_bytes}
+        told = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in sizes.items() if size is not None)
+        return (
+            f"TP {self.tensor_parallel_size}, max_num_batched_tokens {self.max_num_batched_tokens},"
+            f" {self.n_rows} sequences: {told}"
         )
 
     def to_json(self) -> dict[str, Any]:

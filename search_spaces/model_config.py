@@ -145,6 +145,7 @@ def _facts(
         vision_parameters=_vision_parameters(config),
         unquantized_parts=quantization.unquantized_parts,
         weight_uncertainty=0.002 if measured is not None else quantization.uncertainty,
+        memory_seen=(),
         **moe,
     )
 

@@ -37,6 +37,8 @@ class LogFacts:
     kv_available_bytes: float | None = None
     """Below 0 when weights and activations already exceed the budget."""
     model_weights_bytes: float | None = None
+    graph_bytes: float | None = None
+    """CUDA graphs: as estimated before the KV cache was sized, else as captured."""
     model_weights_s: float | None = None
     compile_s: float | None = None
     graph_capture_s: float | None = None
@@ -70,6 +72,8 @@ _LARGEST = {
         rf"|\(compilation: {_NUMBER} s"
     ),
     "graph_capture_s": re.compile(rf"Graph capturing finished in {_NUMBER} secs"),
+    "graphs_estimated_gib": re.compile(rf"Estimated CUDA graph memory: {_NUMBER} GiB total"),
+    "graphs_gib": re.compile(rf"Graph capturing finished in .*?, took {_NUMBER} Gi?B"),
     "init_s": re.compile(rf"init engine \(.*?\) took {_NUMBER} s"),
 }
 _CARD = re.compile(
@@ -81,7 +85,7 @@ _UTILIZATION = re.compile(
 )
 _TELLING = re.compile(
     "version|LLM engine|KV cache|blocks|max model len|max_seq_len|took|takes|compil|non-default args|startup complete"
-    "|set \\(|Uvicorn running"
+    "|set \\(|Uvicorn running|graph memory|Graph capturing"
 )
 _ARGS = re.compile(r"non-default args: (\{.*\})")
 _PAIR = re.compile(r"'(\w+)': ('(?:\\.|[^'\\])*'|-?\d[\w.+-]*|True|False|None)")
@@ -99,6 +103,7 @@ def facts_of(lines: Iterable[LogLine]) -> LogFacts:
         kv_blocks=_int(found.numbers.get("kv_blocks")),
         kv_available_bytes=_bytes(found.numbers.get("kv_available_gib")),
         model_weights_bytes=_bytes(found.numbers.get("weights_gib")),
+        graph_bytes=_bytes(found.numbers.get("graphs_estimated_gib", found.numbers.get("graphs_gib"))),
         model_weights_s=found.numbers.get("weights_s"),
         compile_s=found.numbers.get("compile_s"),
         graph_capture_s=found.numbers.get("graph_capture_s"),

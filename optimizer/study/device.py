@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from optimizer.engines.simulator.calibration import SimulatorCalibration
 from optimizer.errors import UserError
 from optimizer.profiles.profile import Profile
 from optimizer.study.traffic import Traffic
@@ -13,6 +15,7 @@ from search_spaces.capacity import MARGIN_SHARE
 from search_spaces.cpu import MEMORY_STEP_BYTES
 from search_spaces.hardware import GpuFacts, find_gpu
 from search_spaces.memory import Demand
+from search_spaces.memory_seen import OTHERWISE_LOADED
 from search_spaces.model import ModelFacts
 from search_spaces.model_directory import weight_files
 from search_spaces.space import SearchSpace, flag_of
@@ -41,6 +44,18 @@ def choose_device(
         raise UserError(f"--gpu {named}: the engine runs on what is here, {device.name}; leave --gpu out")
     note = () if profile.gpu == device.name else (f"measured on {device.name}, whatever card the profile names",)
     return replace(profile, gpu=device.name), device, note
+
+
+def as_started(
+    model: ModelFacts, gpu: GpuFacts, calibrated: SimulatorCalibration | None, flags: Iterable[str]
+) -> ModelFacts:
+    """The model with what earlier starts on this card said of its memory, unless a flag loads it otherwise.
+
+    Raises UserError for a calibration of another model or card."""
+    if calibrated is None:
+        return model
+    calibrated.check(model, gpu, f"--simulator-calibration {calibrated.file}")
+    return model if OTHERWISE_LOADED & set(flags) else replace(model, memory_seen=calibrated.memory)
 
 
 def trimmed(gpu: GpuFacts, model: ModelFacts, traffic: Traffic, profile: Profile) -> GpuFacts:

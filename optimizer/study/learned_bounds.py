@@ -15,7 +15,7 @@ Bounds are for one device: a study never leaves it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from optimizer.engines.engine import Placement
@@ -68,14 +68,17 @@ class _Bound:
 
 
 class LearnedBounds:
-    """Grows with every failure that said something. Knows nothing at first and then rules nothing out."""
+    """Grows with every failure that said something. Knows nothing at first and then rules nothing out.
 
-    def __init__(self) -> None:
+    `cannot_start`: why servers cannot start by the memory that real starts took; None: no start told."""
+
+    def __init__(self, cannot_start: Callable[[Placement], str | None] | None = None) -> None:
+        self._cannot_start = cannot_start
         self._bounds: dict[_Bound, None] = {}
         self._overweight: dict[tuple[object, ...], None] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._bounds or self._overweight)
+        return bool(self._bounds or self._overweight or self._cannot_start)
 
     def learn(self, placement: Placement, kind: str, phase: str | None, bounds: Mapping[str, float]) -> tuple[str, ...]:
         """A failure that was the configuration's fault. What is ruled out from now on that was not before, in words.
@@ -104,7 +107,7 @@ class LearnedBounds:
             for bound in self._bounds:
                 if bound.rules_out(instance.config):
                     return bound.text
-        return None
+        return None if self._cannot_start is None else self._cannot_start(placement)
 
 
 def _weight_key(placement: Placement) -> tuple[object, ...]:

@@ -63,6 +63,8 @@ class SearchPlan:
     seed: int
     stage_name: str = FAST
     stop_rule: StopRule | None = None
+    cannot_start: Callable[[Placement], str | None] | None = None
+    """Why servers cannot start, by the memory that real starts took; None where none told."""
 
 
 class Search:
@@ -85,7 +87,7 @@ class Search:
         self._executor = executor
         self._runs = runs
         self._listener = listener
-        self._bounds = LearnedBounds()
+        self._bounds = LearnedBounds(plan.cannot_start)
         proposer.leave_out(lambda point: bool(self._bounds) and self._bounds.rules_out(plan.place(point)) is not None)
         self._region = StableRegion(plan.n_levels, plan.n_stable) if plan.n_stable > 0 else None
         self._running: dict[int, Proposal] = {}

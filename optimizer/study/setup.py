@@ -13,12 +13,13 @@ from objectives.objective import Limit
 from objectives.slo import parse_slo
 from optimizer.deployment.deployment import CurrentConfig, Deployment
 from optimizer.engines.engine import Instance, Placement
+from optimizer.engines.simulator.calibration import SimulatorCalibration
 from optimizer.errors import UserError
 from optimizer.profiles.loader import load_profile
 from optimizer.profiles.profile import Profile
 from optimizer.study.calibration import Reference
 from optimizer.study.current import assemble_current, check_gpus, hold_current, on_load, read_currents
-from optimizer.study.device import choose_device, loadable, trimmed
+from optimizer.study.device import as_started, choose_device, loadable, trimmed
 from optimizer.study.references import check_fixed_memory, defaults_of, distinct, single_server, smallest_point
 from optimizer.study.sizing import adapted_to, long_enough, shortened
 from optimizer.study.traffic import Traffic, TrafficOptions, prepare_traffic
@@ -66,6 +67,8 @@ class SetupOptions:
     seed: int = 0
     device: GpuFacts | None = None
     """What a real engine runs on; None: a simulated card, the one named."""
+    calibrated: SimulatorCalibration | None = None
+    """What an earlier study on this card taught; None: everything is as assumed."""
     is_smoke: bool = False
     """Every window cut to a few requests: it shows that everything runs, and its tails are single requests."""
 
@@ -124,6 +127,8 @@ def prepare(options: SetupOptions) -> Setup:
         model_takes=(model.name, model.max_position_tokens),
     )
     gpu = trimmed(gpu, model, traffic, profile)
+    flags = [*(flag_of(o.name) for o in options.overrides), *(flag for c in read.values() for flag in c.config)]
+    model = as_started(model, gpu, options.calibrated, flags)
     length, length_notes = _contract(options, traffic, model, read)
     space = _space(profile, options, model, gpu, traffic, length, read)
     space, loading_notes = (space, ()) if options.device is None else loadable(space)

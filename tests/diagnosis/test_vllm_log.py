@@ -107,6 +107,7 @@ def test_facts_of_a_gpu_server() -> None:
         kv_tokens=428512,
         kv_available_bytes=52.31 * GIB,
         model_weights_bytes=14.99 * GIB,
+        graph_bytes=0.62 * GIB,
         model_weights_s=5.012345,
         compile_s=25.91,
         graph_capture_s=6.0,
