@@ -29,9 +29,11 @@ CLOSE = 0.005
 """Of the logarithm of a factor that is near enough."""
 FORMS = ("the step factor", "front-end time", "prefill factor with a front-end time")
 """What may be learned, one scalar more each; further ones only from this many trials on:"""
-MIN_TO_COMPARE = 3
+MIN_TO_COMPARE = 4
 WORTH = 0.1
-"""Share of the held-out error that a further scalar must take away."""
+"""Share of the held-out error that a further scalar must take away, and no less than this much of it: what is smaller
+is the noise of running a trial twice."""
+LEAST_GAIN = 0.01
 MIN_REQUESTS = 30
 """Of a trial, to tell more than its step factor."""
 MIN_SPREAD = 2.0
@@ -241,11 +243,11 @@ def _choose_form(
             why.append(f"no {FORMS[form]}: too few trials tell it (prompts of one length, or few requests)")
             continue
         found = _held_out(known, form, tp, spec)
-        if _mean(found) < (1 - WORTH) * _mean(errors):
+        if _mean(errors) - _mean(found) > max(WORTH * _mean(errors), LEAST_GAIN):
             chosen, errors = form, found
         else:
             why.append(
-                f"no {FORMS[form]}: the error of trials left out would be {_mean(found):.0%}, not {_mean(errors):.0%}"
+                f"no {FORMS[form]}: the error of trials left out would be {_mean(found):.1%}, not {_mean(errors):.1%}"
             )
     return chosen, errors, tuple(why)
 
