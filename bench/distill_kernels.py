@@ -38,11 +38,18 @@ RTX_4090 = Path(__file__).parent / "data" / "kernels_rtx4090.csv"
 MOST_TOKENS = 16384
 ALL_REDUCE_AT = tuple(2**n for n in (12, 16, 18, 20, 21, 22, 23, 25, 27))
 """Elements of a message that become points; the others check them."""
-HEADER = '''"""Kernel efficiencies, written by bench/distill_kernels.py, not by hand; NOTICE names who measured."""
+HEADER = f'''"""Kernel efficiencies, written by bench/distill_kernels.py, not by hand; NOTICE names who measured."""
 
 from __future__ import annotations
 
 from search_spaces.kernels import AllReduce, DecodeAttention, Gemm, Kernels, MixedPenalty, PrefillAttention
+
+_MESSAGE_BYTES = {tuple(2 * n for n in ALL_REDUCE_AT)}
+
+
+def _all_reduce(n_gpus: int, times_s: tuple[float, ...], source: str, error: float) -> AllReduce:
+    return AllReduce(n_gpus=n_gpus, points=tuple(zip(_MESSAGE_BYTES, times_s, strict=True)), source=source, error=error)
+
 
 '''
 
@@ -212,11 +219,10 @@ def _all_reduce(rows: dict[str, Any], version: str) -> str:
         chosen = np.isin(size, ALL_REDUCE_AT)
         line = np.exp(np.interp(np.log(size), np.log(size[chosen]), np.log(t[chosen])))
         error = float(np.median(np.abs(line / t - 1)[~chosen]))
-        points = ", ".join(f"({2 * s:.0f}, {v:.3g})" for s, v in zip(size[chosen], t[chosen], strict=True))
-        told.append(
-            f"AllReduce(\n                n_gpus={n_gpus},\n                points=({points}),"
-            f'\n                source="{_source(version)}",\n                error={error:.3f},\n            )'
-        )
+        if tuple(size[chosen]) != ALL_REDUCE_AT:
+            raise UserError(f"all-reduce of {n_gpus} GPUs: not every size of {ALL_REDUCE_AT} was measured")
+        times_s = ", ".join(f"{v:.3g}" for v in t[chosen])
+        told.append(f'_all_reduce({n_gpus}, ({times_s}), "{_source(version)}", {error:.3f})')
     return "all_reduce=(\n            " + ",\n            ".join(told) + ",\n        )"
 
 

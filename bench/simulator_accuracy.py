@@ -19,6 +19,7 @@ from bench.accuracy.scoring import (
     Errors,
     Scored,
     after_three_rows,
+    capacity_of,
     false_rejections,
     grouped,
     leave_one_model_out,
@@ -221,23 +222,13 @@ def _capacity_text(scored: Sequence[Scored], rejected: Sequence[str]) -> str:
 
 
 def _kv_text(scored: Sequence[Scored]) -> str:
-    from bench.accuracy.loads import case_of
-    from search_spaces.capacity import solve_capacity
-
     told = []
     for s in scored:
         true = s.row.count("kv_cache_tokens")
         if true is None:
             continue
-        a = case_of(s.row).arguments
-        capacity = solve_capacity(
-            s.case.model, s.case.gpu, max_num_batched_tokens=int(a["max_num_batched_tokens"]),
-            max_num_seqs=int(a["max_num_seqs"]), tensor_parallel_size=s.row.tp,
-            utilization=float(a["gpu_memory_utilization"]),
-        )  # fmt: skip
-        low, likely, high = (
-            round(x) for x in (capacity.kv_tokens.low, capacity.kv_tokens.likely, capacity.kv_tokens.high)
-        )
+        said = capacity_of(s.case).kv_tokens
+        low, likely, high = (round(x) for x in (said.low, said.likely, said.high))
         told.append(
             f"{s.row.id}: {true:,} recorded, {likely:,} predicted ({low:,} to {high:,}), {likely / true - 1:+.1%}"
         )

@@ -113,3 +113,13 @@ def _binomial_cdf(n: int, p: float) -> tuple[int, NDArray[np.float64]]:
     log_pmf = np.concatenate([[0.0], np.cumsum(np.log((n - k) / (k + 1)) + math.log(p / (1 - p)))])
     pmf = np.exp(log_pmf - log_pmf.max())
     return first, np.cumsum(pmf / pmf.sum())
+
+
+def median_slope(x: NDArray[np.float64], y: NDArray[np.float64], most: int, least_step: float = 0.0) -> float:
+    """Theil's and Sen's: the median over pairs more than `least_step` apart in x, of at most `most` points spread
+    evenly over the rows. NaN where no pair is."""
+    every = np.linspace(0, x.size - 1, min(x.size, most)).astype(int)
+    x, y = x[every], y[every]
+    i, j = np.triu_indices(x.size, 1)
+    apart = np.abs(x[j] - x[i]) > least_step
+    return float(np.median((y[j] - y[i])[apart] / (x[j] - x[i])[apart]))

@@ -79,12 +79,16 @@ def simulate(args: argparse.Namespace) -> int:
         boot = engine.boot(placement, args.seed)
         phase = engine.replay(plan)
     except EngineFailed as error:
-        print(refused_text(Refused(model.name, gpu, engine.identity, placement, capacities, error), args.json))
+        refused = Refused(model.name, gpu, engine.identity, placement, capacities, error, bool(residuals))
+        print(refused_text(refused, args.json))
         return 1
     measurement = Measurement({plan.load: phase}, True, engine.identity, dict(boot.kv_tokens))
     wall_s = time.perf_counter() - begin
     logs = {i.name: str(log_path(log, plan.load, i.name)) for i in placement.instances} if log else {}
-    done = Simulated(model.name, gpu, placement, capacities, boot, measurement, notices, wall_s, args.kv_blocks, logs)
+    is_learned = bool(residuals)
+    done = Simulated(
+        model.name, gpu, placement, capacities, boot, measurement, notices, wall_s, args.kv_blocks, logs, is_learned
+    )
     print(simulated_text(done, args.json))
     return 0
 

@@ -27,6 +27,7 @@ from optimizer.study.files import write_json
 from optimizer.study.folder import StudyFolder
 from optimizer.study.manifest import Manifest, load_manifest
 from optimizer.study.names import find_study
+from optimizer.study.outcomes import own_entries
 from optimizer.study.setup import Setup, placement_of, prepare
 from optimizer.study.starts import memory_seen
 from optimizer.trial import LOAD_ORDER, Measured
@@ -88,7 +89,7 @@ def _trials(folder: StudyFolder, manifest: Manifest, setup: Setup, most: int) ->
     numbers = sorted(int(p.name) for p in (folder.path / "trials").glob("[0-9]*"))
     measured = []
     for number in numbers:
-        outcome = folder.load_outcome(number, 0, folder.runs_of(number).get(0, "search"))
+        outcome = folder.load_outcome(number)
         if isinstance(outcome, Measured):
             measured.append((number, outcome))
     for k in range(0, len(measured), max(1, -(-len(measured) // most))):
@@ -100,7 +101,7 @@ def _trials(folder: StudyFolder, manifest: Manifest, setup: Setup, most: int) ->
 def _placement(setup: Setup, folder: StudyFolder, number: int, outcome: Measured) -> Placement:
     parameters = folder.parameters_of(number)
     names = setup.profile.instances
-    configs = {name: _own(parameters, name, is_only=len(names) == 1) for name in names}
+    configs = {name: Config(own_entries(parameters, name) if len(names) > 1 else parameters) for name in names}
     n_blocks = {} if outcome.boot is None else outcome.boot.kv_blocks
     for name, config in configs.items():
         tokens, n = outcome.measurement.kv_tokens.get(name), n_blocks.get(name)
@@ -109,13 +110,6 @@ def _placement(setup: Setup, folder: StudyFolder, number: int, outcome: Measured
             booted = {"block_size": block, "num_gpu_blocks_override": max(tokens // block, 2)}
             configs[name] = Config({**config, **booted})
     return placement_of(setup.profile, configs)
-
-
-def _own(parameters: dict[str, object], name: str, *, is_only: bool) -> Config:
-    if is_only:
-        return Config(parameters)  # type: ignore[arg-type]
-    start = f"{name}."
-    return Config({k.removeprefix(start): v for k, v in parameters.items() if k.startswith(start)})  # type: ignore[misc]
 
 
 def _from_steps(path: Path, setup: Setup, spec: SimulatorSpec) -> tuple[tuple[Fitted, ...], str]:

@@ -17,7 +17,7 @@ from bench.accuracy.predict import Prediction, predict
 from optimizer.engines.simulator.lint import Reported, faster_than_physics
 from optimizer.engines.simulator.residuals import LEAST, MOST
 from optimizer.errors import EngineFailed
-from search_spaces.capacity import solve_capacity
+from search_spaces.capacity import Capacity, solve_capacity
 
 N_ROWS, N_DRAWS = 3, 5
 DIFFERENT = 0.05
@@ -227,15 +227,20 @@ def false_rejections(rows: Iterable[Row]) -> list[str]:
             case = case_of(row)
         except (Unscorable, ValueError):
             continue
-        a: Mapping[str, Any] = case.arguments
-        capacity = solve_capacity(
-            case.model, case.gpu, max_num_batched_tokens=a["max_num_batched_tokens"], max_num_seqs=a["max_num_seqs"],
-            tensor_parallel_size=a["tensor_parallel_size"], utilization=a["gpu_memory_utilization"],
-            max_model_len=int((case.trace.prompt_tokens + case.trace.output_tokens).max()), is_eager=a["enforce_eager"],
-        )  # fmt: skip
-        if capacity.failure is not None:
-            found.append(f"{row.id}: {capacity.failure.kind}, {capacity.failure.cause}")
+        failure = capacity_of(case).failure
+        if failure is not None:
+            found.append(f"{row.id}: {failure.kind}, {failure.cause}")
     return found
+
+
+def capacity_of(case: Case) -> Capacity:
+    """As predicted, whatever KV cache the row records."""
+    a: Mapping[str, Any] = case.arguments
+    return solve_capacity(
+        case.model, case.gpu, max_num_batched_tokens=a["max_num_batched_tokens"], max_num_seqs=a["max_num_seqs"],
+        tensor_parallel_size=a["tensor_parallel_size"], utilization=a["gpu_memory_utilization"],
+        max_model_len=int((case.trace.prompt_tokens + case.trace.output_tokens).max()), is_eager=a["enforce_eager"],
+    )  # fmt: skip
 
 
 def lint(rows: Iterable[Row]) -> list[str]:

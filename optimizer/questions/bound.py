@@ -18,8 +18,8 @@ from optimizer.questions.situation import Situation
 TITLE = "compute or memory bandwidth?"
 BUSY_MBU, BUSY_MFU = 0.45, 0.30
 """From here on the card itself is the limit: serving reaches 0.60 to 0.85 and 0.40 to 0.60 when it is saturated."""
-FLAT, STEEP = 0.3, 0.6
-"""Elasticity of tokens/s over concurrency: below, more requests bring nothing; above, they ride along almost free."""
+FLAT = 0.3
+"""Elasticity of tokens/s over concurrency below which more requests bring nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from objectives.measurement import EngineSample, PhaseMeasurement, RequestRecord
 from objectives.samples import LoadSamples
-from objectives.statistics import Sample
+from objectives.statistics import Sample, median_slope
 from objectives.sustained import sustainment
 from optimizer.diagnosis.memory_trend import judge_memory
 from optimizer.questions.interference import LONG_FACTOR
@@ -23,6 +23,7 @@ RECENT_S = 10.0
 """How long before a breakage a request may have arrived to be shown beside it."""
 N_SHOWN = 3
 FULL_KV = 0.98
+MOST_READINGS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ def situation_of(phase: PhaseMeasurement, server: Server, source: str) -> Situat
         is_sustained=judged.is_sustained if judged else None,
         n_requests=len(records),
         n_finished=samples.n_finished,
-        n_failed=_n_failed(own),
+        n_failed=sum(not r.is_finished for r in samples.judged),
         prompts=_lengths(prompt),
         outputs=_lengths(_tokens(records, "asked_output_tokens")),
         totals=_lengths(prompt + _tokens(records, "asked_output_tokens")),
@@ -132,14 +133,14 @@ def interference_of(records: Sequence[RequestRecord], budget: int | None = None)
     if not long_gaps.size:
         return Interference(0, 0, 0.0, base)
     mean_s = float(long_gaps.mean())
-    begun, ended = _prefills(records, budget, mean_s)
+    begun_s, ended_s = (np.sort(times) for times in _prefills(records, budget, mean_s))
     n_beside = 0
     for record in records:
         times = record.token_times_s
         is_long = np.diff(times) > LONG_FACTOR * base
-        own = times[:1]
-        for begin, end in zip(times[:-1][is_long], times[1:][is_long], strict=True):
-            n_beside += bool(np.any((begun < end) & (ended > begin) & ~np.isin(ended, own)))
+        n_begun = np.searchsorted(begun_s, times[1:][is_long], "left")
+        n_over = np.searchsorted(ended_s, times[:-1][is_long], "right")  # its own prefill is among these
+        n_beside += int((n_begun > n_over).sum())
     return Interference(int(long_gaps.size), n_beside, mean_s, base)
 
 
@@ -166,12 +167,6 @@ def _own(phase: PhaseMeasurement, server: Server) -> PhaseMeasurement:
 def _budget(config: Mapping[str, object]) -> int | None:
     value = config.get("max_num_batched_tokens")
     return value if isinstance(value, int) else None
-
-
-def _n_failed(phase: PhaseMeasurement) -> int:
-    """In saturation, what the phase's end cut is no failure: the queue was there to outlast it."""
-    is_cut_by_design = phase.load == "saturation"
-    return sum(not r.is_finished and not (is_cut_by_design and r.is_timed_out) for r in phase.records)
 
 
 def _tokens(records: Sequence[RequestRecord], name: str) -> NDArray[np.float64]:
@@ -220,11 +215,7 @@ def _slope(time_s: NDArray[np.float64], values: NDArray[np.float64]) -> float | 
     t, v = time_s[late], values[late]
     if t.size < 6 or not t[-1] > t[0]:
         return None
-    i, j = np.triu_indices(min(t.size, 200), 1)
-    every = np.linspace(0, t.size - 1, min(t.size, 200)).astype(int)
-    t, v = t[every], v[every]
-    apart = t[j] > t[i]
-    return float(np.median((v[j] - v[i])[apart] / (t[j] - t[i])[apart]))
+    return median_slope(t, v, MOST_READINGS)
 
 
 def _tail(sample: Sample) -> Tail:
@@ -261,11 +252,9 @@ def _resident(phase: PhaseMeasurement) -> float | None:
 
 def _memory_trend(phase: PhaseMeasurement) -> str | None:
     for device in dict.fromkeys(d.device for d in phase.devices if d.device != "host"):
-        rows = [
-            (d.time_s, float(d.used_bytes)) for d in phase.devices if d.device == device and d.used_bytes is not None
-        ]
-        sizes = [d.used_bytes + d.free_bytes for d in phase.devices
-                 if d.device == device and d.used_bytes is not None and d.free_bytes is not None]  # fmt: skip
+        own = [d for d in phase.devices if d.device == device]
+        rows = [(d.time_s, float(d.used_bytes)) for d in own if d.used_bytes is not None]
+        sizes = [d.used_bytes + d.free_bytes for d in own if d.used_bytes is not None and d.free_bytes is not None]
         trend = judge_memory(rows, float(max(sizes)) if sizes else None)
         if trend is not None:
             return trend.text

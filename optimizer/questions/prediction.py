@@ -5,7 +5,7 @@ Never a measurement. Both sides are simulated, so that the simulator's own error
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,24 +21,29 @@ from optimizer.questions.of_phase import Server
 from optimizer.workload.trace import Trace
 from search_spaces.config import Config
 
+Figures = Mapping[str, float | None]
 MOST_REQUESTS = 600
 """Of a load that are replayed: a prediction must cost a second, not a minute."""
 SHOWN = ("ttft_p99_ms", "itl_p99_ms", "preemptions_per_request", "requests_per_s_per_gpu")
 
 
-def predict(change: Change, server: Server, phase: PhaseMeasurement) -> Change:
-    """The change with its predicted figures; as it came where it cannot be simulated."""
-    if server.model is None or server.gpu is None or server.gpu.is_cpu:
-        return change
+def predict(changes: Sequence[Change], server: Server, phase: PhaseMeasurement) -> tuple[Change, ...]:
+    """The changes with their predicted figures; as they came where they cannot be simulated."""
+    if not changes or server.model is None or server.gpu is None or server.gpu.is_cpu:
+        return tuple(changes)
     now = _figures(server, dict(server.config), phase)
+    return tuple(changes if now is None else (_predicted(change, now, server, phase) for change in changes))
+
+
+def _predicted(change: Change, now: Figures, server: Server, phase: PhaseMeasurement) -> Change:
     then = _figures(server, {**server.config, change.name: change.value}, phase)
-    if now is None or then is None:
+    if then is None:
         return change
     both = {name: (a, b) for name in SHOWN if (a := now.get(name)) is not None and (b := then.get(name)) is not None}
     return replace(change, predicted=both)
 
 
-def _figures(server: Server, config: Mapping[str, Any], phase: PhaseMeasurement) -> dict[str, float | None] | None:
+def _figures(server: Server, config: Mapping[str, Any], phase: PhaseMeasurement) -> Figures | None:
     assert server.model is not None and server.gpu is not None
     engine = SimulatedEngine(SimulatorSpec(server.model, server.gpu, noise=0.0))
     placement = Placement((Instance(server.name, Config(config), ("default",)),))

@@ -60,6 +60,8 @@ class Simulated:
     given_kv_blocks: int | None
     step_logs: Mapping[str, str]
     """instance -> file, where steps were logged"""
+    are_steps_learned: bool = False
+    """From real runs, not the table's."""
 
     @property
     def phase(self) -> PhaseMeasurement:
@@ -76,6 +78,7 @@ class Refused:
     placement: Placement
     capacities: Mapping[str, Capacity]
     error: EngineFailed
+    are_steps_learned: bool = False
 
 
 def simulated_text(done: Simulated, is_json: bool) -> str:
@@ -85,10 +88,10 @@ def simulated_text(done: Simulated, is_json: bool) -> str:
 def refused_text(refused: Refused, is_json: bool) -> str:
     error = refused.error
     if is_json:
-        head = _head_json(refused.model, refused.gpu, refused.engine, refused.placement, refused.capacities)
+        head = _head_json(refused, refused.engine)
         failure = {"kind": error.kind, "phase": error.phase, "cause": error.cause, "violation": error.violation}
         return _json({**head, "feasible": False, "failure": failure})
-    lines = [*_heading(refused.model, refused.gpu, refused.engine), ""]
+    lines = [*_heading(refused, refused.engine), ""]
     lines += [*_servers(refused.placement), *_capacity(refused.capacities), ""]
     return "\n".join([*lines, f"REFUSED at {error.phase} ({error.kind}): {error.cause}"])
 
@@ -99,7 +102,7 @@ def refused_text(refused: Refused, is_json: bool) -> str:
 def _lines(done: Simulated) -> Iterator[str]:
     phase, boot = done.phase, done.boot
     figures = compute_metrics(done.measurement)
-    yield from _heading(done.model, done.gpu, done.measurement.engine)
+    yield from _heading(done, done.measurement.engine)
     yield ""
     yield from _servers(done.placement)
     yield from done.notices
@@ -127,17 +130,17 @@ def _lines(done: Simulated) -> Iterator[str]:
         yield f"note: without effect here: {', '.join(ignored)}"
 
 
-def _heading(model: str, gpu: GpuFacts, engine: str) -> list[str]:
-    return [f"SIMULATED, not measured: {model} on {gpu.name} ({engine})", *uncalibrated(gpu, engine)]
+def _heading(of: Simulated | Refused, engine: str) -> list[str]:
+    return [f"SIMULATED, not measured: {of.model} on {of.gpu.name} ({engine})", *warnings_of(of)]
 
 
-def uncalibrated(gpu: GpuFacts, engine: str) -> list[str]:
-    """What the step times stand on, said aloud. An engine whose step times were learned says so in its name."""
-    if "step times" in engine:
+def warnings_of(of: Simulated | Refused) -> list[str]:
+    """What the step times stand on, said aloud; nothing where they were learned."""
+    if of.are_steps_learned:
         return []
     lines = ["UNCALIBRATED: step times are a roofline; no run on this card has corrected them"]
-    if not gpu.is_calibrated:
-        lines.append(f"UNCALIBRATED card: no kernel of {gpu.name} was measured, its efficiencies are start values")
+    if not of.gpu.is_calibrated:
+        lines.append(f"UNCALIBRATED card: no kernel of {of.gpu.name} was measured, its efficiencies are start values")
     return lines
 
 
@@ -198,24 +201,22 @@ def _capacity(capacities: Mapping[str, Capacity]) -> Iterator[str]:
 # ---- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def _head_json(
-    model: str, gpu: GpuFacts, engine: str, placement: Placement, capacities: Mapping[str, Capacity]
-) -> dict[str, Any]:
+def _head_json(of: Simulated | Refused, engine: str) -> dict[str, Any]:
     return {
         "simulated": True,
         "engine": engine,
-        "model": model,
-        "gpu": gpu.name,
-        "warnings": uncalibrated(gpu, engine),
-        "sharing": placement.sharing,
+        "model": of.model,
+        "gpu": of.gpu.name,
+        "warnings": warnings_of(of),
+        "sharing": of.placement.sharing,
         "instances": {
             i.name: {
                 "tenants": list(i.tenants),
                 "arguments": dict(i.config),
-                "predicted_kv_tokens": _interval(capacities[i.name]),
-                "capacity": capacities[i.name].explain().splitlines(),
+                "predicted_kv_tokens": _interval(of.capacities[i.name]),
+                "capacity": of.capacities[i.name].explain().splitlines(),
             }
-            for i in placement.instances
+            for i in of.placement.instances
         },
     }
 
@@ -228,7 +229,7 @@ def _interval(capacity: Capacity) -> dict[str, float]:
 def _as_json(done: Simulated) -> dict[str, Any]:
     phase = done.phase
     load: Load = phase.load
-    head = _head_json(done.model, done.gpu, done.measurement.engine, done.placement, done.capacities)
+    head = _head_json(done, done.measurement.engine)
     figures = compute_metrics(done.measurement)
     return {
         **head,

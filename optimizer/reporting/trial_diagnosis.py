@@ -104,27 +104,23 @@ class StudyReader:
 
     def outcome(self, trial: int) -> Outcome:
         """Its first run's. Raises UserError if nothing of it is stored."""
-        purpose = self.folder.runs_of(trial).get(0, "search")
-        found = self.folder.load_outcome(trial, 0, purpose)
+        found = self.folder.load_outcome(trial)
         if found is None:
             raise UserError(f"--trial {trial}: nothing of it is stored in {self.folder.path}")
         return found
 
-    def diagnose(self, trial: int, *, is_predicting: bool = True) -> TrialDiagnosis:
+    def diagnose(self, trial: int) -> TrialDiagnosis:
         member, outcome = self.front.trial(trial), self.outcome(trial)
         missed = tuple(name for name, _ in member.missed)
         if isinstance(outcome, Infeasible | Broken):
             return TrialDiagnosis(trial, member.label, missed, {}, _failure(outcome))
         assert isinstance(outcome, Measured | Stopped)
-        servers = {
-            name: self._server(name, member, outcome.measurement, is_predicting=is_predicting)
-            for name in member.configs
-        }
+        servers = {name: self._server(name, member, outcome.measurement) for name in member.configs}
         changes = [(name, change) for name, d in servers.items() for change in d.changes]
         tried = tuple(t for name, change in changes if (t := self._tried(member, name, change)) is not None)
         return TrialDiagnosis(trial, member.label, missed, servers, None, tried)
 
-    def _server(self, name: str, member: FrontMember, measured: Measurement, *, is_predicting: bool) -> Diagnosis:
+    def _server(self, name: str, member: FrontMember, measured: Measurement) -> Diagnosis:
         server = Server(
             name=name,
             config=dict(member.configs[name]),
@@ -140,7 +136,7 @@ class StudyReader:
         source = f"trial {member.trial}" + (f", {name}" if len(member.configs) > 1 else "")
         found = diagnose(situations, best_per_s=best, breakage=next(iter(stressed), None), source=source)
         steady = next((p for p in phases if p.load == "steady"), phases[0])
-        return _predicted(found, server, steady) if is_predicting else found
+        return _predicted(found, server, steady)
 
     def _tried(self, member: FrontMember, instance: str, change: Change) -> Tried | None:
         """The trial whose arguments are these with the change, if one was measured."""
@@ -198,9 +194,8 @@ def _answer_lines(answer: Answer) -> list[str]:
 
 def _predicted(found: Diagnosis, server: Server, steady: Any) -> Diagnosis:
     """The same with figures beside its first changes. Equal changes are simulated once."""
-    done: dict[tuple[str, str], Change] = {}
-    for change in found.changes[:MOST_PREDICTED]:
-        done[change.name, str(change.value)] = predict(change, server, steady)
+    first = predict(found.changes[:MOST_PREDICTED], server, steady)
+    done = {(change.name, str(change.value)): change for change in first}
 
     def with_figures(changes: Sequence[Change]) -> tuple[Change, ...]:
         return tuple(done.get((c.name, str(c.value)), c) for c in changes)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from optimizer.engines.engine import Placement
+from optimizer.study.outcomes import own_entries
 from search_spaces.parameter import Value
 
 AT_MOST, AT_LEAST = "_at_most", "_at_least"
@@ -123,7 +124,7 @@ def _context(arguments: Arguments, flag: str, depends_on: frozenset[str] | None)
 def _by_instance(placement: Placement, bounds: Mapping[str, float]) -> Iterator[tuple[Arguments, dict[str, float]]]:
     """Each server's arguments with the bounds that are its own; only where it is known whose they are."""
     for instance in placement.instances:
-        own = {k.removeprefix(f"{instance.name}."): v for k, v in bounds.items() if k.startswith(f"{instance.name}.")}
+        own = own_entries(bounds, instance.name)
         if len(placement.instances) == 1:
             own |= {k: v for k, v in bounds.items() if "." not in k}
         yield instance.config, own

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from optimizer.deployment.secrets import MASK, has_secret, is_secret_name, mask
 from optimizer.engines.engine import BootReport
@@ -14,6 +14,7 @@ from optimizer.study.files import json_safe
 from optimizer.study.samples import read_measurement, write_measurement
 from optimizer.trial import Broken, Infeasible, Measured, Outcome, Stopped
 
+T = TypeVar("T")
 _KINDS: dict[str, type[Outcome]] = {
     "measured": Measured,
     "infeasible": Infeasible,
@@ -42,6 +43,12 @@ def masked_arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
         name: MASK if is_secret_name(name.rpartition(".")[2]) or has_secret(value) else value
         for name, value in parameters.items()
     }
+
+
+def own_entries(entries: Mapping[str, T], instance: str) -> dict[str, T]:
+    """Those of one of several instances: `chat.max_num_seqs` is `max_num_seqs` of `chat`."""
+    prefix = f"{instance}."
+    return {name.removeprefix(prefix): value for name, value in entries.items() if name.startswith(prefix)}
 
 
 def write_outcome(folder: Path, outcome: Outcome, about: dict[str, Any]) -> None:

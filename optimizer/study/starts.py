@@ -13,6 +13,7 @@ from optimizer.diagnosis.vllm_log import LogFacts, facts_of, read_log
 from optimizer.engines.engine import Placement
 from optimizer.study.events import Listener, Notice
 from optimizer.study.folder import StudyFolder
+from optimizer.study.outcomes import own_entries
 from optimizer.study.setup import Setup
 from search_spaces.capacity import DEFAULT_UTILIZATION, solve_capacity
 from search_spaces.hardware import GIB, GpuFacts
@@ -84,8 +85,7 @@ def _servers_of(run: Path) -> Iterator[tuple[dict[str, Any], str]]:
     except (OSError, ValueError, KeyError, TypeError):
         return
     for log in logs:
-        prefix = f"{log.stem}."
-        own = {k.removeprefix(prefix): v for k, v in arguments.items() if k.startswith(prefix)}
+        own = own_entries(arguments, log.stem)
         yield (own if len(logs) > 1 else own or dict(arguments)), log.read_text("utf-8", errors="replace")
 
 

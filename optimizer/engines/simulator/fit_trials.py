@@ -15,6 +15,7 @@ import numpy as np
 
 from objectives.measurement import Load, PhaseMeasurement
 from objectives.samples import LoadSamples
+from objectives.statistics import median_slope
 from objectives.throughput import is_running_set_full, output_tokens_per_s_per_gpu
 from optimizer.engines.engine import LoadPlan, Placement
 from optimizer.engines.simulator.engine import SimulatedEngine, SimulatorSpec
@@ -36,6 +37,8 @@ is the noise of running a trial twice."""
 LEAST_GAIN = 0.01
 MIN_REQUESTS = 30
 """Of a trial, to tell more than its step factor."""
+MOST_POINTS, LEAST_STEP_S = 300, 1e-4
+"""Requests whose pairs give the slope, and the simulated difference from which on a pair says something."""
 MIN_SPREAD = 2.0
 """P90 over P10 of simulated prefill times, from which on their slope and their offset can be told apart."""
 QUEUED = 2.0
@@ -215,17 +218,8 @@ def _first_tokens(
     low, high = np.percentile(x, [10, 90])
     if low <= 0 or high / low < MIN_SPREAD:
         return None, float(np.median(y - x))
-    slope = _slope(x, y)
+    slope = median_slope(x, y, MOST_POINTS, LEAST_STEP_S)
     return slope, float(np.median(y - slope * x))
-
-
-def _slope(x: np.ndarray, y: np.ndarray) -> float:
-    """Theil-Sen: the median slope over pairs, of at most 300 points."""
-    every = np.linspace(0, x.size - 1, min(x.size, 300)).astype(int)
-    x, y = x[every], y[every]
-    i, j = np.triu_indices(x.size, 1)
-    apart = np.abs(x[j] - x[i]) > 1e-4
-    return float(np.median((y[j] - y[i])[apart] / (x[j] - x[i])[apart]))
 
 
 def _choose_form(

@@ -88,10 +88,6 @@ class Replica:
     def next_arrival_s(self) -> float:
         return self._arrivals[self._next].arrival_s if self._next < self._n_sent else FOREVER
 
-    @property
-    def is_idle(self) -> bool:
-        return not self.pending and not self.scheduler.has_requests
-
     # ---- the engine-core loop -------------------------------------------------------------------------------------
 
     def fill(self, now_s: float) -> None:
