@@ -137,7 +137,8 @@ class Session:
         about = about_study(self._study, self._setup, self._choice, calibration, axes)
         meta = front_meta(self._study, self._setup, self._choice, calibration)
         instances = self._setup.profile.instances
-        writer = self._front_writer = FrontWriter(self._study, record, StudyBoard(record, about), meta, instances, axes)
+        board = StudyBoard(record, about, self._study.folder)
+        writer = self._front_writer = FrontWriter(self._study, record, board, meta, instances, axes)
         reason = self._search(record, judge, axes, calibration)
         front, extras = self._finish(record, judge, calibration, axes, writer)
         return self._answer(front, extras, reason, record, writer)

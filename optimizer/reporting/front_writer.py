@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from objectives.hypervolume import Axes
 from optimizer.reporting.answer import BASELINE_ATTRIBUTE, assemble
+from optimizer.reporting.board_diagnosis import diagnoses, study_diagnosis
 from optimizer.reporting.front import front_json
 from optimizer.reporting.front_export import export_files
 from optimizer.reporting.front_table import front_text, pick_titles
-from optimizer.reporting.member import Front, FrontMeta
+from optimizer.reporting.member import Front, FrontMember, FrontMeta
+from optimizer.study.board_artifacts import Attachment
 from optimizer.study.confirmation import Confirmation
 from optimizer.study.dashboard import StudyBoard
 from optimizer.study.events import TrialFinished
@@ -57,13 +60,17 @@ class FrontWriter:
         if front.members:
             files |= export_files(front, front.members, "csv")
             files |= {f"vllm/{name}": text for name, text in export_files(front, front.members, "vllm-yaml").items()}
-        self._board.say(picked={m.trial: pick_titles(m, front) for m in front.members if m.picks})
+        path = self._study.write_front(files)
+        self._board.attach_front(attachments(files, front.members))
+        picked = {m.trial: pick_titles(m, front) for m in front.members if m.picks}
+        told = diagnoses(self._study.folder, front)
+        self._board.say(picked=picked, diagnoses=told, diagnosis=study_diagnosis(told, front))
         self._board.finish()
-        return self._study.write_front(files)
+        return path
 
     def _assembled(self, confirmations: Sequence[Confirmation]) -> Front:
         trials = self._record.trials()
-        meta = replace(self._meta, reference=_reference_of(trials))
+        meta = replace(self._meta, reference=reference_of(trials))
         return assemble(trials, meta, self._instances, self._axes, confirmations)
 
     @staticmethod
@@ -71,7 +78,24 @@ class FrontWriter:
         return json.dumps(front_json(front.trials, front.meta), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _reference_of(trials: Sequence[TrialRecord]) -> int | None:
+def attachments(files: Mapping[str, str], members: Sequence[FrontMember]) -> list[Attachment]:
+    """The exported files for the dashboard; those to deploy belong to their trials as well."""
+    return [Attachment(_shown(name), text.encode(), _owners(name, members)) for name, text in files.items()]
+
+
+def _shown(name: str) -> str:
+    """Folders as a part of the name: a browser saves a file under its last part only."""
+    return name.removeprefix("vllm/").replace("/", "-")
+
+
+def _owners(name: str, members: Sequence[FrontMember]) -> tuple[int, ...]:
+    if not name.startswith("vllm/"):
+        return ()
+    number = re.match(r"vllm/trial-(\d+)", name)
+    return (int(number[1]),) if number else tuple(m.trial for m in members)
+
+
+def reference_of(trials: Sequence[TrialRecord]) -> int | None:
     """The first baseline that has figures; while none has, the first."""
     baselines = [t for t in trials if BASELINE_ATTRIBUTE in t.attributes]
     measured = [t for t in baselines if t.values is not None]

@@ -91,12 +91,18 @@ class TrialDiagnosis:
 
 
 class StudyReader:
-    """A study's folder as the questions need it. Raises UserError where it holds no trials yet."""
+    """A study's folder as the questions need it. Raises UserError where it holds no trials yet.
 
-    def __init__(self, folder: StudyFolder) -> None:
+    `front`: of a study that has not exported one yet. `most_predicted`: changes a server that are simulated; 0 leaves
+    every prediction out."""
+
+    def __init__(
+        self, folder: StudyFolder, front: Front | None = None, *, most_predicted: int = MOST_PREDICTED
+    ) -> None:
         self.folder = folder
+        self._most_predicted = most_predicted
         self.manifest: Manifest = load_manifest(folder.manifest_path)
-        self.front: Front = load_front(folder.path / "front" / "front.json")
+        self.front: Front = front or load_front(folder.path / "front" / "front.json")
         self.model = _model(self.front.meta.model)
         self.gpu = _gpu(self.front.meta.gpu)
         self.profile = parse_profile(self.manifest.profile_text, self.manifest.profile, self.manifest.profile)
@@ -136,7 +142,7 @@ class StudyReader:
         source = f"trial {member.trial}" + (f", {name}" if len(member.configs) > 1 else "")
         found = diagnose(situations, best_per_s=best, breakage=next(iter(stressed), None), source=source)
         steady = next((p for p in phases if p.load == "steady"), phases[0])
-        return _predicted(found, server, steady)
+        return _predicted(found, server, steady, self._most_predicted)
 
     def _tried(self, member: FrontMember, instance: str, change: Change) -> Tried | None:
         """The trial whose arguments are these with the change, if one was measured."""
@@ -192,9 +198,9 @@ def _answer_lines(answer: Answer) -> list[str]:
     return lines + ([f"       would change it: {answer.would_change}"] if answer.would_change else [])
 
 
-def _predicted(found: Diagnosis, server: Server, steady: Any) -> Diagnosis:
+def _predicted(found: Diagnosis, server: Server, steady: Any, most: int) -> Diagnosis:
     """The same with figures beside its first changes. Equal changes are simulated once."""
-    first = predict(found.changes[:MOST_PREDICTED], server, steady)
+    first = predict(found.changes[:most], server, steady)
     done = {(change.name, str(change.value)): change for change in first}
 
     def with_figures(changes: Sequence[Change]) -> tuple[Change, ...]:

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 
 from objectives.hypervolume import Axes
 from objectives.pareto import Floors, picks
+from optimizer.study.board_artifacts import Link
 from optimizer.study.terms import Terms
 from optimizer.study.trial_record import TrialRecord
 from search_spaces.config import Config
 from search_spaces.parameter import Value
 
 MAX_ROWS = 20
+FILES_TITLE = "## Files"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class About:
     """Frozen axes for the knee; no named picks without them."""
     picked: Mapping[int, str] | None = None
     """trial -> names of its picks, once the study has chosen them; None while it runs."""
+    diagnoses: Mapping[int, str] = field(default_factory=dict)
+    """trial -> its diagnosis as Markdown, for its note; known at the end."""
+    diagnosis: str = ""
+    """What of them stands in the study's note."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +76,16 @@ def standing_of(
     return Standing(trials, front, {number: ", ".join(picked) for number, picked in names.items()})
 
 
-def study_note(standing: Standing, terms: Terms, about: About) -> str:
-    """The study's note: what it is, the true front, what the constraints mean, what to do next."""
+def study_note(standing: Standing, terms: Terms, about: About, files: Sequence[Link] = ()) -> str:
+    """The study's note: what it is, the true front and why, its files, what the constraints mean, what to do next."""
     parts = [
         f"# {escape(about.title)}",
         *(["**Simulated**: every figure here comes from a simulated GPU."] if about.is_simulated else []),
         _progress(standing, about),
         *([warning] if (warning := many_objectives(len(terms.objectives))) else []),
         *_front_part(standing, terms),
+        *(["## Why", about.diagnosis] if about.diagnosis else []),
+        *files_part(files, standing.names),
         *_constraints_part(standing, terms, about),
         "## The study",
         _table(("", ""), [(name, value) for name, value in about.facts.items()]),
@@ -88,9 +96,14 @@ def study_note(standing: Standing, terms: Terms, about: About) -> str:
 
 
 def trial_note(
-    trial: TrialRecord, terms: Terms, standing: Standing | None = None, *, is_simulated: bool = False
+    trial: TrialRecord,
+    terms: Terms,
+    standing: Standing | None = None,
+    *,
+    is_simulated: bool = False,
+    more: Sequence[str] = (),
 ) -> str:
-    """The trial's note: what it is, why it is no candidate, what it measured, how it was started.
+    """The trial's note: what it is, why it is no candidate, what it measured, `more` Markdown, how it was started.
 
     `standing` is given at the end of a study only: while it runs, the front that a note speaks of would soon be old."""
     simulated = " (simulated)" if is_simulated else ""
@@ -106,8 +119,41 @@ def trial_note(
         parts.append(_table(("objective", "value"), [*zip(terms.labels, map(figure, trial.values), strict=True)]))
     if trial.binding:
         parts.append(_table(("limit missed", "by"), [(name, amount(v)) for name, v in trial.binding]))
-    parts.append(f"```\n{launch_text(trial.parameters)}\n```")
+    parts += [*more, f"```\n{launch_text(trial.parameters)}\n```"]
     return "\n\n".join(parts) + "\n"
+
+
+def files_part(files: Sequence[Link], names: Mapping[int, str] | None = None) -> list[str]:
+    """The files that the dashboard serves, if there are any: a line a trial, those of picks (`names`) first."""
+    groups: dict[tuple[int, int, str], list[Link]] = {}
+    for file in sorted(files, key=lambda file: file.name):
+        groups.setdefault(_place(file, names or {}), []).append(file)
+    lines = [_files_line(groups[place], names or {}) for place in sorted(groups)]
+    return [FILES_TITLE, "\n".join(lines)] if lines else []
+
+
+def with_file(note: str, file: Link) -> str:
+    """A written note with this file in its list, first if it was not there."""
+    line = f"* {file.markdown}\n"
+    if line in note:
+        return note
+    if f"{FILES_TITLE}\n\n" in note:
+        return note.replace(f"{FILES_TITLE}\n\n", f"{FILES_TITLE}\n\n{line}", 1)
+    return f"{note.rstrip()}\n\n{FILES_TITLE}\n\n{line}"
+
+
+def _place(file: Link, names: Mapping[int, str]) -> tuple[int, int, str]:
+    """Files of the whole study, the report first; then the picks' in their order; then other trials'."""
+    match = re.match(r"trial-(\d+)", file.name)
+    if match is None:
+        return (0, -1, "" if file.name.endswith(".html") else file.name)
+    number = int(match[1])
+    return (1, list(names).index(number), "") if number in names else (2, number, "")
+
+
+def _files_line(files: Sequence[Link], names: Mapping[int, str]) -> str:
+    name = next((names[n] for n in names if files[0].name.startswith(f"trial-{n:04d}")), "")
+    return f"* {', '.join(file.markdown for file in files)}{f' ({name})' if name else ''}"
 
 
 def many_objectives(n: int) -> str | None:

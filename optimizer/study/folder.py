@@ -6,6 +6,8 @@
       trials/0007/run-0/     outcome.json and samples.npz of one run; run-1 … are retries and confirmations
       runs/<purpose>-000/    runs that belong to no trial (calibration)
       front/                 the exported configurations
+      report.html            the report, once it is asked for
+      artifacts/             files that optuna-dashboard shows, by their ids
       events.jsonl           what happened, one JSON object a line
       driver.lock            which process writes
 
@@ -92,6 +94,14 @@ class StudyFolder:
     @property
     def front_path(self) -> Path:
         return self.path / "front"
+
+    @property
+    def report_path(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def artifacts_path(self) -> Path:
+        return self.path / "artifacts"
 
     def run_path(self, trial: int, run: int, purpose: str = "search") -> Path:
         """Runs of a trial lie under it; a run without one (`trial` < 0) lies under its purpose."""

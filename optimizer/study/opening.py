@@ -69,9 +69,8 @@ class OpenStudy:
 
     @property
     def dashboard_command(self) -> str:
-        if self.storage is not None:
-            return dashboard_command(self.storage)
-        return f"optuna-dashboard {shlex.quote('sqlite:///' + _short(self.folder.database))}"
+        url = self.storage if self.storage is not None else "sqlite:///" + _short(self.folder.database)
+        return dashboard_command(url, _short(self.folder.artifacts_path))
 
     @property
     def export_command(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -174,6 +175,6 @@ def use_wal(storage: RDBStorage, *, is_on: bool) -> None:
         return
 
 
-def dashboard_command(url: str) -> str:
-    """What to type to watch the study. A password is shown as `***`."""
-    return f"optuna-dashboard {mask(url)}"
+def dashboard_command(url: str, artifacts: str) -> str:
+    """What to type to watch the study. A password is shown as `***`; `artifacts` is the folder of the linked files."""
+    return f"optuna-dashboard {shlex.quote(mask(url))} --artifact-dir {shlex.quote(artifacts)}"
