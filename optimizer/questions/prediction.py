@@ -17,10 +17,13 @@ from optimizer.engines.engine import Instance, LoadPlan, Placement
 from optimizer.engines.simulator.engine import SimulatedEngine, SimulatorSpec
 from optimizer.errors import OptimizerError
 from optimizer.questions.answer import Change
+from optimizer.questions.diagnosis import Diagnosis
 from optimizer.questions.of_phase import Server
 from optimizer.workload.trace import Trace
 from search_spaces.config import Config
 
+MOST_PREDICTED = 4
+"""Changes a server that are simulated: each costs about a second."""
 Figures = Mapping[str, float | None]
 MOST_REQUESTS = 600
 """Of a load that are replayed: a prediction must cost a second, not a minute."""
@@ -33,6 +36,20 @@ def predict(changes: Sequence[Change], server: Server, phase: PhaseMeasurement) 
         return tuple(changes)
     now = _figures(server, dict(server.config), phase)
     return tuple(changes if now is None else (_predicted(change, now, server, phase) for change in changes))
+
+
+def with_predictions(
+    found: Diagnosis, server: Server, phase: PhaseMeasurement, most: int = MOST_PREDICTED
+) -> Diagnosis:
+    """The same with figures beside its first `most` changes. Equal changes are simulated once."""
+    first = predict(found.changes[:most], server, phase)
+    done = {(change.name, str(change.value)): change for change in first}
+
+    def with_figures(changes: Sequence[Change]) -> tuple[Change, ...]:
+        return tuple(done.get((c.name, str(c.value)), c) for c in changes)
+
+    answers = tuple(replace(a, changes=with_figures(a.changes)) for a in found.answers)
+    return replace(found, answers=answers, spikes=replace(found.spikes, changes=with_figures(found.spikes.changes)))
 
 
 def _predicted(change: Change, now: Figures, server: Server, phase: PhaseMeasurement) -> Change:

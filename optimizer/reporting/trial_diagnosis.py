@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from objectives.measurement import LOADS, Measurement
@@ -12,10 +12,11 @@ from optimizer.diagnosis.circumstances import Circumstances
 from optimizer.diagnosis.vllm_log import LogFacts
 from optimizer.errors import UserError
 from optimizer.profiles.loader import parse_profile
-from optimizer.questions.answer import Answer, Change
+from optimizer.questions.answer import Change
 from optimizer.questions.diagnosis import Diagnosis, diagnose
 from optimizer.questions.of_phase import Server, breakage_of, situation_of
-from optimizer.questions.prediction import predict
+from optimizer.questions.prediction import MOST_PREDICTED, with_predictions
+from optimizer.questions.words import diagnosis_lines
 from optimizer.reporting.front import load_front
 from optimizer.reporting.member import Front, FrontMember
 from optimizer.study.folder import StudyFolder
@@ -25,8 +26,6 @@ from search_spaces.hardware import GpuFacts, find_gpu
 from search_spaces.known_models import find_model
 from search_spaces.model import ModelFacts
 
-MOST_PREDICTED = 4
-"""Changes a server that are simulated: each costs about a second."""
 BROKEN = 4
 REQUESTS = "saturation_requests_per_s_per_gpu"
 
@@ -142,7 +141,7 @@ class StudyReader:
         source = f"trial {member.trial}" + (f", {name}" if len(member.configs) > 1 else "")
         found = diagnose(situations, best_per_s=best, breakage=next(iter(stressed), None), source=source)
         steady = next((p for p in phases if p.load == "steady"), phases[0])
-        return _predicted(found, server, steady, self._most_predicted)
+        return with_predictions(found, server, steady, self._most_predicted)
 
     def _tried(self, member: FrontMember, instance: str, change: Change) -> Tried | None:
         """The trial whose arguments are these with the change, if one was measured."""
@@ -176,12 +175,7 @@ def text_of(found: TrialDiagnosis) -> str:
     if found.failure is not None:
         lines += _failure_lines(found.failure)
     for name, server in found.servers.items():
-        lines += [f"{name}: {server.health}", *(f"  {text}" for text in server.problems)]
-        lines += [line for answer in server.answers for line in _answer_lines(answer)]
-        lines.append(f"  {server.checklist.text}")
-        lines += [f"    {line.name}: {line.verdict} ({line.text})" for line in server.checklist.lines]
-        lines.append(f"  long gaps between tokens: {server.spikes.text}")
-        lines += [f"  worth a trial: {change.text}" for change in server.changes]
+        lines += diagnosis_lines(server, name)
     return "\n".join([*lines, *(f"  {tried.text}" for tried in found.tried)])
 
 
@@ -189,25 +183,6 @@ def _failure_lines(failure: Failure) -> list[str]:
     lines = [f"{failure.kind} ({failure.phase or 'phase unknown'}): {failure.cause}"]
     lines += [f"  evidence: {text}" for text in failure.evidence]
     return lines + [f"  {n}. {text}" for n, text in enumerate(failure.advice, 1)]
-
-
-def _answer_lines(answer: Answer) -> list[str]:
-    lines = [f"  {answer.question}. {answer.title} {answer.text} [{answer.confidence}]"]
-    lines += [f"       {text}" for text in answer.evidence]
-    lines += [f"       advice: {text}" for text in answer.advice]
-    return lines + ([f"       would change it: {answer.would_change}"] if answer.would_change else [])
-
-
-def _predicted(found: Diagnosis, server: Server, steady: Any, most: int) -> Diagnosis:
-    """The same with figures beside its first changes. Equal changes are simulated once."""
-    first = predict(found.changes[:most], server, steady)
-    done = {(change.name, str(change.value)): change for change in first}
-
-    def with_figures(changes: Sequence[Change]) -> tuple[Change, ...]:
-        return tuple(done.get((c.name, str(c.value)), c) for c in changes)
-
-    answers = tuple(replace(a, changes=with_figures(a.changes)) for a in found.answers)
-    return replace(found, answers=answers, spikes=replace(found.spikes, changes=with_figures(found.spikes.changes)))
 
 
 def _is_changed_by(member: FrontMember, other: FrontMember, instance: str, change: Change) -> bool:
