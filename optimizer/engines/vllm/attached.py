@@ -6,7 +6,6 @@ development endpoints of a server that is not ours; prompts get a salt of their 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 
@@ -14,25 +13,19 @@ from objectives.measurement import EngineSample, PhaseMeasurement
 from optimizer.engines.engine import BootReport, Instance, LoadPlan, Placement
 from optimizer.engines.vllm.devices import NoDevices
 from optimizer.engines.vllm.endpoint import Endpoint
-from optimizer.engines.vllm.http import cache_config, health, served_models, server_info
+from optimizer.engines.vllm.http import cache_config, health, served_models
 from optimizer.engines.vllm.http import version as version_of
 from optimizer.engines.vllm.loading import LoadContext
 from optimizer.engines.vllm.metrics import Scrape, scrape
 from optimizer.engines.vllm.serving import Serving
 from optimizer.engines.vllm.spec import AttachSpec
+from optimizer.engines.vllm.told import told_arguments
 from optimizer.engines.vllm.topology import core_sets
 from optimizer.errors import EngineFailed, Unavailable, UserError
 from search_spaces.config import Config
 
 WATCHED_S = 2.0
 """How long a server is watched for requests of others before it is loaded."""
-
-
-TOLD = (
-    "max_num_batched_tokens", "max_num_seqs", "max_model_len", "kv_cache_memory_bytes", "gpu_memory_utilization",
-    "block_size", "tensor_parallel_size", "watermark", "long_prefill_token_threshold",
-)  # fmt: skip
-"""Arguments that are read back from a server, under the names of `/server_info` and `vllm:cache_config_info`."""
 
 
 class AttachedEngine:
@@ -58,13 +51,7 @@ class AttachedEngine:
 
     def known_config(self, instance: str) -> Config:
         """The arguments that the server tells of itself: all of them with development endpoints, else its KV cache."""
-        url, key = self._url(instance), self._spec.api_key_variable
-        resolved = (server_info(url, key) or {}).get("vllm_config", {})
-        sections = [s for s in resolved.values() if isinstance(s, Mapping)]
-        told = {name: s[name] for s in sections for name in TOLD if isinstance(s.get(name), int | float)}
-        labels = cache_config(url, key)
-        told |= {name: _number(labels[name]) for name in TOLD if name not in told and _is_number(labels.get(name))}
-        return Config({name: told[name] for name in TOLD if name in told})
+        return Config(told_arguments(self._url(instance), self._spec.api_key_variable))
 
     def holds(self, placement: Placement) -> bool:
         return self._serving is not None
@@ -171,14 +158,3 @@ def _read(endpoint: Endpoint) -> Scrape:
             " server without --disable-log-stats, or insist with --attach-anyway"
         )
     return seen
-
-
-def _is_number(text: str | None) -> bool:
-    try:
-        return text is not None and math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
-def _number(text: str) -> int | float:
-    return int(text) if text.isdigit() else float(text)

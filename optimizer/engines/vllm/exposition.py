@@ -105,7 +105,7 @@ def _lines(text: str) -> Iterator[_Line]:
     rows = [(i, row) for i, row in enumerate(text.splitlines(), 1) if row.strip() and not row.startswith("#")]
     ours = [(i, row) for i, row in rows if _name(row) in _NAMES]
     for number, row in ours or rows:
-        name, labels, value = _parse_line(number, row)
+        name, labels, value = parse_line(number, row)
         if name in _NAMES and math.isfinite(value) and labels.get("finished_reason") not in NOT_FINISHED:
             yield _Line(name, labels.get("engine", ""), value)
 
@@ -114,7 +114,7 @@ def _name(row: str) -> str:
     return row.split("{", 1)[0].split(None, 1)[0] if not row.startswith("{") else ""
 
 
-def _parse_line(number: int, row: str) -> tuple[str, dict[str, str], float]:
+def parse_line(number: int, row: str) -> tuple[str, dict[str, str], float]:
     from prometheus_client.parser import text_string_to_metric_families
 
     try:

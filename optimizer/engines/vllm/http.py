@@ -37,6 +37,13 @@ def served_models(url: str, api_key_variable: str = "") -> tuple[str, ...]:
     return tuple(str(row["id"]) for row in rows if isinstance(row, dict) and "id" in row)
 
 
+def model_roots(url: str, api_key_variable: str = "") -> tuple[str, ...]:
+    """What the served names stand for, each a directory or a Hugging Face id; empty if it cannot be asked."""
+    found = _json(_ask(url, "GET", "/v1/models", api_key_variable, TIMEOUT_S))
+    rows = found.get("data", []) if isinstance(found, dict) else []
+    return tuple(str(row["root"]) for row in rows if isinstance(row, dict) and row.get("root"))
+
+
 def server_info(url: str, api_key_variable: str = "") -> dict[str, Any] | None:
     """The whole resolved configuration, as it is: mask it before it is kept. None without development endpoints."""
     found = _json(_ask(url, "GET", "/server_info?config_format=json", api_key_variable, INFO_TIMEOUT_S))

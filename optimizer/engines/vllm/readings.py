@@ -1,0 +1,158 @@
+"""Everything vLLM exports at one moment, and what it gained until a later one: counters and whole histograms.
+
+`exposition.Scrape` is what is read every second; this is read at the begin and the end of a watch. A counter that fell
+was reset by a restart and counts on from 0. Metrics of anything but vLLM are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from optimizer.engines.vllm.exposition import parse_line
+
+PREFIX = "vllm:"
+Key = tuple[str, frozenset[tuple[str, str]]]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """(sample name, labels) -> value."""
+
+    values: Mapping[Key, float]
+
+    def labels(self, name: str) -> tuple[dict[str, str], ...]:
+        """Of every sample of that name: information is exported as labels of a sample that is 1."""
+        return tuple(dict(labels) for found, labels in self.values if found == name)
+
+
+def read_all(text: str) -> Reading:
+    """Raises ValueError, naming the line, for a text that is not in Prometheus' format."""
+    rows = [(i, row) for i, row in enumerate(text.splitlines(), 1) if row.startswith(PREFIX)]
+    parsed = (parse_line(number, row) for number, row in rows)
+    return Reading({(name, frozenset(labels.items())): v for name, labels, v in parsed if math.isfinite(v)})
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Observations by bucket. Upper edges ascend, the last is infinite."""
+
+    edges: tuple[float, ...]
+    counts: tuple[float, ...]
+    total: float
+    """Sum of all observations."""
+
+    @property
+    def n(self) -> float:
+        return math.fsum(self.counts)
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.n if self.n else None
+
+    def between(self, percent: float) -> tuple[float, float] | None:
+        """The bucket that holds a percentile; all that is known of it for sure. None without observations."""
+        if not self.n:
+            return None
+        index = self._bucket_of(percent)
+        return self._low(index), self.edges[index]
+
+    def percentile(self, percent: float) -> float | None:
+        """Even within its bucket; in the lowest bucket what the mean leaves for it, in the infinite one its lower edge.
+        None without observations."""
+        if not self.n:
+            return None
+        index = self._bucket_of(percent)
+        low, high = self._low(index), self.edges[index]
+        if math.isinf(high):
+            return low
+        if index == 0:
+            return min(self._mean_of_lowest(), high)
+        below = math.fsum(self.counts[:index])
+        return low + (high - low) * (percent / 100 * self.n - below) / self.counts[index]
+
+    def above(self, value: float) -> float:
+        """Observations that are surely above it."""
+        return math.fsum(n for i, n in enumerate(self.counts) if self._low(i) >= value)
+
+    @property
+    def most(self) -> float | None:
+        """Upper edge of the highest bucket that holds any; None without observations or where that is infinite."""
+        index = next((i for i in reversed(range(len(self.counts))) if self.counts[i] > 0), None)
+        return None if index is None or math.isinf(self.edges[index]) else self.edges[index]
+
+    def _bucket_of(self, percent: float) -> int:
+        reached, wanted = 0.0, percent / 100 * self.n
+        for index, n in enumerate(self.counts):
+            reached += n
+            if n and reached >= wanted:
+                return index
+        return max(i for i, n in enumerate(self.counts) if n)
+
+    def _low(self, index: int) -> float:
+        return self.edges[index - 1] if index else 0.0
+
+    def _mean_of_lowest(self) -> float:
+        """The sum less what lies in the other buckets, taken at their middles (the last at its lower edge)."""
+        others = math.fsum(
+            n * (self._low(i) if math.isinf(self.edges[i]) else (self._low(i) + self.edges[i]) / 2)
+            for i, n in enumerate(self.counts)
+            if i
+        )
+        left = (self.total - others) / self.counts[0]
+        return left if 0 < left <= self.edges[0] else self.edges[0] / 2
+
+
+@dataclass(frozen=True)
+class Gains:
+    """What was counted between two readings."""
+
+    first: Reading
+    last: Reading
+
+    def of_engine(self, engine: str) -> Gains:
+        """Only one engine's, with what has no engine label."""
+        return Gains(_only(self.first, engine), _only(self.last, engine))
+
+    def total(self, name: str, **labels: str) -> float | None:
+        """Over all samples of that name (with or without `_total`) that carry these labels. None where the later
+        reading has none."""
+        gained = [n for _, n in self._of((f"{PREFIX}{name}_total", f"{PREFIX}{name}"), labels)]
+        return math.fsum(gained) if gained else None
+
+    def histogram(self, *names: str) -> Histogram | None:
+        """The first of these that the server exports, over all its engines. None without it."""
+        for name in names:
+            by_edge: dict[float, float] = {}
+            for found, n in self._of((f"{PREFIX}{name}_bucket",), {}):
+                edge = float(found["le"])
+                by_edge[edge] = by_edge.get(edge, 0.0) + n
+            if by_edge:
+                edges = tuple(sorted(by_edge))
+                total = math.fsum(n for _, n in self._of((f"{PREFIX}{name}_sum",), {}))
+                return Histogram(edges, tuple(_single([by_edge[e] for e in edges])), total)
+        return None
+
+    def _of(self, names: Sequence[str], labels: Mapping[str, str]) -> Iterator[tuple[dict[str, str], float]]:
+        wanted = labels.items()
+        for name in names:
+            found = [(key, v) for key, v in self.last.values.items() if key[0] == name and wanted <= set(key[1])]
+            for key, value in found:
+                before = self.first.values.get(key, 0.0)
+                yield dict(key[1]), value - before if value >= before else value
+            if found:
+                return
+
+
+def _only(reading: Reading, engine: str) -> Reading:
+    own = {k: v for k, v in reading.values.items() if dict(k[1]).get("engine", engine) == engine}
+    return Reading(own)
+
+
+def _single(cumulative: Sequence[float]) -> Iterator[float]:
+    """Counts of each bucket out of counts up to each edge."""
+    before = 0.0
+    for value in cumulative:
+        yield max(value - before, 0.0)
+        before = value
