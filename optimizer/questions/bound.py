@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optimizer.questions.answer import Answer, Confidence, unknown
-from optimizer.questions.physics import StepPhysics, decode_physics, ridge_tokens, window_mfu
+from optimizer.questions.physics import BUSY_MBU, BUSY_MFU, StepPhysics, decode_physics, ridge_tokens, window_mfu
+from optimizer.questions.processes import limiting_roles, named
 from optimizer.questions.situation import Situation
 
 TITLE = "compute or memory bandwidth?"
-BUSY_MBU, BUSY_MFU = 0.45, 0.30
-"""From here on the card itself is the limit: serving reaches 0.60 to 0.85 and 0.40 to 0.60 when it is saturated."""
 FLAT = 0.3
 """Elasticity of tokens/s over concurrency below which more requests bring nothing."""
 
@@ -61,10 +60,14 @@ def _elasticity(a: Point, b: Point) -> float:
 def compute_or_bandwidth(s: Situation, points: Sequence[Point] = ()) -> Answer:
     """`points`: other loads of the same configuration."""
     physics, response = decode_physics(s), batch_response(points)
+    if physics is not None and not physics.is_possible:
+        return _impossible(s, physics)
     if physics is not None:
         return _by_physics(s, physics, response)
     if response is not None:
         return _by_response(s, response)
+    if s.output_tokens_per_s and window_mfu(s) is not None and _prefill(s)[0]:
+        return _by_prefill(s)
     return unknown(1, TITLE, "the model, the card and step times, or throughput at two concurrencies")
 
 
@@ -72,7 +75,7 @@ def _by_physics(s: Situation, p: StepPhysics, response: Response | None) -> Answ
     decode = _decode_verdict(p)
     prefill, prefill_evidence = _prefill(s)
     evidence = [
-        f"decode: {p.n_sequences:.3g} sequences a step, {1e3 * p.step_s:.3g} ms; the card needs"
+        f"decode: {p.n_sequences:.3g} sequences{_riding(p)} a step, {1e3 * p.step_s:.3g} ms; the card needs"
         f" {1e3 * p.memory_s:.3g} ms to read weights and KV ({p.kv_share:.0%} KV) and"
         f" {1e3 * p.compute_s:.3g} ms to compute: MBU {p.mbu:.0%}, MFU {p.mfu:.0%}",
         *prefill_evidence,
@@ -83,7 +86,8 @@ def _by_physics(s: Situation, p: StepPhysics, response: Response | None) -> Answ
         "compute": "decode is bound by compute: more sequences at once only make each step longer",
         "neither": f"decode steps take {p.times_floor:.1f} times what the card needs: the GPU is not the limit",
     }
-    confidence: Confidence = "high" if p.mbu >= 0.6 or p.mfu >= 0.4 or p.times_floor >= 4 else "medium"
+    evidence += [s.itl_note] if s.itl_note else []
+    confidence: Confidence = "high" if p.mbu >= 0.6 or p.mfu >= 0.4 or p.times_floor >= 6 else "medium"
     if not s.gpu or not s.gpu.is_calibrated:
         confidence = "medium" if confidence == "high" else "low"
     verdict = f"decode {decode}" + (f", prefill {prefill}" if prefill else "")
@@ -92,6 +96,31 @@ def _by_physics(s: Situation, p: StepPhysics, response: Response | None) -> Answ
         decode == "neither"
     ) else f"more than {p.ridge_tokens:.0f} tokens a step turn its linear layers from bandwidth to compute"  # fmt: skip
     return Answer(1, TITLE, verdict, text, confidence, tuple(evidence), would)
+
+
+def _riding(p: StepPhysics) -> str:
+    return f" and {p.n_prefill_tokens:.0f} prompt tokens" if p.n_prefill_tokens >= 1 else ""
+
+
+def _impossible(s: Situation, p: StepPhysics) -> Answer:
+    """A figure that no card reaches proves that something was misread, not that the card is full."""
+    missing = (
+        f"a step of {1e3 * p.step_s:.3g} ms is shorter than this card could make it"
+        f" ({1e3 * max(p.memory_s, p.compute_s):.3g} ms): several tokens a message, or another card, model or batch"
+    )
+    evidence = (s.itl_note,) if s.itl_note else ()
+    return Answer(
+        1, TITLE, "unknown", f"cannot be said: {missing}", "unknown", evidence, "needs the gaps between messages"
+    )
+
+
+def _by_prefill(s: Situation) -> Answer:
+    """Nothing decodes: answers of one token, as for classification and scoring."""
+    verdict, evidence = _prefill(s)
+    is_full = (window_mfu(s) or 0.0) >= BUSY_MFU
+    text = f"prefill is bound by {_words(verdict)}" + ("" if is_full else ", and the card is not full")
+    would = "fewer than the ridge's tokens a step"
+    return Answer(1, TITLE, f"prefill {verdict}", text, "medium" if is_full else "low", tuple(evidence), would)
 
 
 def _words(verdict: str) -> str:
@@ -121,7 +150,10 @@ def _prefill(s: Situation) -> tuple[str, list[str]]:
 def _by_response(s: Situation, response: Response) -> Answer:
     """Without the card's figures: growing with the batch is what bandwidth-bound decode does, flat what full compute
     does; a CPU that is full looks the same, which question 2 has to rule out."""
-    at = response.saturates_at
+    at, full = response.saturates_at, limiting_roles(s)
+    if at is not None and full:
+        text = f"flat from about {at:.3g} requests at once: {named(full)} has no more of its core (see question 2)"
+        return Answer(1, TITLE, "neither", text, "medium", (response.text,), "a flat response with idle processes")
     if at is None:
         text = "throughput still grows with the batch: decode is bound by memory bandwidth"
         return Answer(1, TITLE, "decode bandwidth", text, "medium", (response.text,), "a flat response")

@@ -10,112 +10,146 @@ holds its prompt and on average half its answer while it runs, and all of both a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from optimizer.questions.answer import Answer, Change, Confidence, unknown
-from optimizer.questions.health import is_queue_rising, problems
+from optimizer.questions.bound import Response
+from optimizer.questions.health import is_readable, problems, waits
+from optimizer.questions.physics import is_compute_full
+from optimizer.questions.pool import Demand, attainable_tokens, kv_demand, larger_pool, total_tokens
+from optimizer.questions.processes import limiting_roles, named
+from optimizer.questions.seats import are_seats_taken, more_seats
 from optimizer.questions.situation import Situation
 
 TITLE = "parameters or workload?"
-LONG_WAIT = 0.5
-"""Waiting over running requests from which on the queue is no passing burst."""
 FULL_POOL = 0.9
-HARDLY_FITS = 0.5
-"""Share of the pool that one request may hold before it alone decides how many run beside it."""
+OWN_PREFILL_SHARE, OWN_PREFILL_MS = 0.7, 1000.0
+"""Of a long time to first token, the prompt's own prefill: nothing waits, the prompt is long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Tokens of KV cache wanted, and held."""
-
-    wanted_tokens: float
-    n_in_system: float
-    n_fit: float
-    """Mean requests that the pool holds at full length."""
-
-
-def kv_demand(s: Situation) -> Demand | None:
-    total = _mean_total(s)
-    if not s.kv_tokens or not total:
-        return None
-    n = _in_system(s)
-    return None if n is None else Demand(n * total, n, s.kv_tokens / total)
-
-
-def _mean_total(s: Situation) -> float | None:
-    if s.totals is not None:
-        return s.totals.mean
-    if s.prompts is None:
-        return None
-    return s.prompts.mean + (s.outputs.mean if s.outputs is not None else 0.0)
-
-
-def _in_system(s: Situation) -> float | None:
-    """Little's law where the load is sustained, else what was seen to run and wait."""
-    if s.is_sustained and s.offered_per_s is not None and s.e2e_mean_s is not None:
-        return s.offered_per_s * s.e2e_mean_s
-    if s.running is None:
-        return None
-    return s.running.mean + (s.waiting.mean if s.waiting is not None else 0.0)
-
-
-def parameters_or_workload(s: Situation, best_per_s: float | None = None) -> Answer:
-    """`best_per_s`: requests per second that the best configuration seen carries, where others were measured."""
-    extreme = _extreme(s)
-    if extreme is not None:
+def parameters_or_workload(s: Situation, best_per_s: float | None = None, response: Response | None = None) -> Answer:
+    """`best_per_s`: requests per second that the best configuration seen carries, where others were measured.
+    `response`: how throughput answered to more requests at once."""
+    if (extreme := _extreme(s)) is not None:
         return extreme
-    demand = kv_demand(s)
-    if best_per_s is not None and s.offered_per_s is not None and s.offered_per_s > best_per_s:
-        text = (
-            f"{s.offered_per_s:.3g} requests/s are offered and the best setting seen carries {best_per_s:.3g}:"
-            " parameters cannot fix it"
-        )
-        advice = (f"add replicas ({math.ceil(s.offered_per_s / best_per_s)} for this rate), or admit fewer requests",)
-        would = "a setting that carries the rate offered"
-        return Answer(4, TITLE, "workload", text, "high", _evidence(s, demand), would, advice=advice)
-    found = problems(s)
+    if s.client_fault:
+        return unknown(4, TITLE, f"a load generator that keeps up ({s.client_fault})")
+    demand, found = kv_demand(s), problems(s)
     is_carried = best_per_s is not None and s.offered_per_s is not None
+    if best_per_s is not None and s.offered_per_s is not None and s.offered_per_s > best_per_s:
+        return _beyond_best(s, s.offered_per_s, best_per_s, demand)
+    if not found:
+        return _fits(s, demand)
     if demand is not None and not is_carried and _is_beyond_pool(s, demand):
         return _beyond_pool(s, demand)
-    if not found:
-        if demand is None and s.is_sustained is None and s.waiting is None:
-            return unknown(4, TITLE, "the load offered, lengths of requests and the size of the KV cache")
-        text = "the load fits: what arrives is served"
-        confidence: Confidence = "high" if s.is_sustained else "medium"
-        return Answer(4, TITLE, "fits", text, confidence, _evidence(s, demand), "a queue that rises")
     if is_carried:
         text = f"the best setting seen carries {best_per_s:.3g} requests/s, more than offered: a matter of parameters"
         return Answer(4, TITLE, "parameters", text, "high", _evidence(s, demand), "no setting that carries the rate")
-    if demand is not None:
-        text = "requests wait while the KV cache has room: a matter of budgets, not of the load"
-        return Answer(4, TITLE, "parameters", text, "medium", _evidence(s, demand), "more in the system than fits")
-    return unknown(4, TITLE, "what other settings carry, or the size of the KV cache")
+    if _is_flat(s, response) or (_queues(s) and is_compute_full(s)):
+        return _full_card(s, demand, response)
+    if _queues(s):
+        return _queue(s, demand)
+    return _without_queue(s, demand, found)
 
 
-def _waits(s: Situation) -> bool:
-    if s.waiting is None or s.running is None:
-        return False
-    return is_queue_rising(s) or s.waiting.mean > LONG_WAIT * max(s.running.mean, 1.0)
+def _beyond_best(s: Situation, offered_per_s: float, best_per_s: float, demand: Demand | None) -> Answer:
+    text = (
+        f"{offered_per_s:.3g} requests/s are offered and the best setting seen carries {best_per_s:.3g}:"
+        " parameters cannot fix it"
+    )
+    advice = (f"add replicas ({math.ceil(offered_per_s / best_per_s)} for this rate), or admit fewer requests",)
+    would = "a setting that carries the rate offered"
+    return Answer(4, TITLE, "workload", text, "high", _evidence(s, demand), would, advice=advice)
+
+
+def _fits(s: Situation, demand: Demand | None) -> Answer:
+    if not is_readable(s):
+        return unknown(4, TITLE, "the load offered, lengths of requests and the size of the KV cache")
+    text = "the load fits: what arrives is served"
+    advice: tuple[str, ...] = ()
+    if (own_ms := _own_prefill_ms(s)) is not None:
+        text += f"; its time to first token ({own_ms:.0f} ms) is the prefill of its own long prompts, no queue"
+        advice = ("shorter prompts, shared prefixes, more GPUs a replica or a faster card; no budget shortens it",)
+    confidence: Confidence = "high" if s.is_sustained else "medium"
+    return Answer(4, TITLE, "fits", text, confidence, _evidence(s, demand), "a queue that rises", advice=advice)
+
+
+def _own_prefill_ms(s: Situation) -> float | None:
+    if s.ttft_ms is None or s.ttft_ms.mean is None or s.prefill_mean_s is None or s.ttft_ms.mean < OWN_PREFILL_MS:
+        return None
+    return s.ttft_ms.mean if 1e3 * s.prefill_mean_s > OWN_PREFILL_SHARE * s.ttft_ms.mean else None
+
+
+def _queues(s: Situation) -> bool:
+    """Whether the trouble is that requests wait: an unsustained rate means that, too."""
+    return s.is_sustained is False or waits(s) or (s.queue_mean_s or 0.0) > 1.0
+
+
+def _is_flat(s: Situation, response: Response | None) -> bool:
+    at = response.saturates_at if response is not None else None
+    return at is not None and s.running is not None and s.running.mean > at and not limiting_roles(s)
+
+
+def _full_card(s: Situation, demand: Demand | None, response: Response | None) -> Answer:
+    at = response.saturates_at if response is not None else None
+    text = "the card's arithmetic is full: no scheduler setting makes it serve more, requests only wait"
+    if _is_flat(s, response) and at is not None and response is not None:
+        text = f"throughput is flat from about {at:.3g} requests at once on: more only wait, and no scheduler setting"
+        text += " raises it"
+    cap = "" if at is None else f" near {at:.3g} requests at once"
+    advice = (f"cap admission{cap}, or add replicas (or a faster card, a smaller or quantised model)",)
+    told = (*_evidence(s, demand), *((response.text,) if response is not None else ()))
+    return Answer(4, TITLE, "workload", text, "medium", told, "a setting that serves more", advice=advice)
+
+
+def _queue(s: Situation, demand: Demand | None) -> Answer:
+    """Requests wait, and neither the pool nor the card's arithmetic is what they wait for, as far as seen."""
+    full, would = limiting_roles(s), "more in the system than the KV cache holds, or a card that is full"
+    if are_seats_taken(s):
+        text = "requests wait for a seat while the KV cache has room: a matter of budgets, not of the load"
+        change = more_seats(s)
+        changes = (change,) if change else ()
+        return Answer(4, TITLE, "parameters", text, "medium", _evidence(s, demand), would, changes)
+    if full:
+        text = f"requests wait for {named(full)}, not for memory: see question 2"
+        return Answer(4, TITLE, "parameters", text, "low", _evidence(s, demand), would)
+    if demand is None:
+        return unknown(4, TITLE, "what other settings carry, or the size of the KV cache")
+    text = "requests wait while the KV cache has room: a matter of budgets, not of the load"
+    return Answer(4, TITLE, "parameters", text, "low", _evidence(s, demand), would)
+
+
+def _without_queue(s: Situation, demand: Demand | None, found: tuple[str, ...]) -> Answer:
+    if s.n_preemptions and any("preemptions" in text for text in found):
+        text = "nothing queues, but the KV cache fills at moments: a matter of budgets (see the preemption checklist)"
+        return Answer(4, TITLE, "parameters", text, "medium", _evidence(s, demand), "more wanted than the pool holds")
+    return unknown(4, TITLE, f"a cause that is neither the load nor a budget ({found[0]})")
 
 
 def _is_beyond_pool(s: Situation, demand: Demand) -> bool:
     """More is wanted than the pool holds, and it is the pool that makes it wait: not seats, with blocks to spare."""
     is_pool_full = s.kv_usage is None or s.kv_usage.most >= FULL_POOL
-    return demand.wanted_tokens > (s.kv_tokens or math.inf) and is_pool_full and _waits(s)
+    return demand.wanted_tokens > (s.kv_tokens or math.inf) and is_pool_full and _queues(s)
 
 
 def _beyond_pool(s: Situation, demand: Demand) -> Answer:
+    larger, most = larger_pool(s, demand.wanted_tokens), attainable_tokens(s)
+    if larger is not None and most is not None and most >= demand.wanted_tokens:
+        text = (
+            f"the load exceeds the KV cache as it is set ({s.kv_tokens} tokens for {demand.n_in_system:.0f} requests of"
+            f" {total_tokens(s):.0f}), and the card has room for about {most}: a matter of parameters"
+        )
+        return Answer(4, TITLE, "parameters", text, "medium", _evidence(s, demand), "a card without room", (larger,))
     n_fit = int(demand.n_fit)
     text = (
-        f"the load exceeds the KV cache: {s.kv_tokens} tokens hold about {n_fit} requests of {_mean_total(s):.0f}"
+        f"the load exceeds the KV cache: {s.kv_tokens} tokens hold about {n_fit} requests of {total_tokens(s):.0f}"
         f" tokens, {demand.n_in_system:.0f} are in the system: parameters cannot fix it"
     )
     seats = s.whole("max_num_seqs")
-    changes = (
-        (Change("max_num_seqs", max(n_fit, 1), "more cannot be held at once", "preemptions fall, the queue stays"),)
-        if seats is not None and seats > n_fit
-        else ()
-    )
+    changes: tuple[Change, ...] = (larger,) if larger is not None else ()
+    if seats is not None and seats > n_fit:
+        changes += (
+            Change("max_num_seqs", max(n_fit, 1), "more cannot be held at once", "preemptions fall, the queue stays"),
+        )
     advice = (f"cap admission at about {n_fit} requests at once, or add replicas (or a card with more memory)",)
     would = "fewer or shorter requests at once than the pool holds"
     return Answer(4, TITLE, "workload", text, "high", _evidence(s, demand), would, changes, advice)
@@ -126,14 +160,15 @@ def _extreme(s: Situation) -> Answer | None:
     if longest is None:
         return None
     limit = s.whole("max_model_len")
-    room = min(x for x in (s.kv_tokens or math.inf, limit or math.inf))
+    pool = s.kv_tokens / s.n_replicas if s.kv_tokens else math.inf
+    room = min(pool, limit or math.inf)
     if longest <= room:
         return None
     what = "max_model_len" if limit is not None and room == limit else "the whole KV cache"
     text = f"the longest request wants {longest:.0f} tokens, {what} is {room:.0f}: no scheduler setting can serve it"
     changes = (
         (Change("max_model_len", math.ceil(longest), "the longest request needs it", "it is served"),)
-        if what == "max_model_len" and (s.kv_tokens is None or longest <= s.kv_tokens)
+        if what == "max_model_len" and longest <= pool
         else ()
     )
     advice = () if changes else ("route such requests to a server with a larger KV cache, or refuse them early",)

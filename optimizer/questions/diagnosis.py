@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from optimizer.questions.answer import Answer, Change
-from optimizer.questions.bound import Point, compute_or_bandwidth
+from optimizer.questions.bound import Point, batch_response, compute_or_bandwidth
 from optimizer.questions.demand import parameters_or_workload
 from optimizer.questions.headroom import faster_or_steadier
 from optimizer.questions.health import Health, health_of, problems
@@ -17,7 +17,7 @@ from optimizer.questions.peak import Breakage, steady_or_peak
 from optimizer.questions.preemption import Checklist, preemption_checklist
 from optimizer.questions.situation import Situation
 
-_WORST: tuple[Health, ...] = ("broken", "degraded", "healthy")
+_WORST: tuple[Health, ...] = ("broken", "degraded", "healthy", "unknown")
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,14 @@ class Diagnosis:
     """Five, in the questions' order."""
     checklist: Checklist
     spikes: Spikes
+    notes: tuple[str, ...] = ()
+    """What a reader of its figures must be told."""
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What is worth a trial, each argument once, in the order of the answers."""
-        found = [c for answer in self.answers for c in answer.changes] + list(self.spikes.changes)
+        """What is worth a trial, each value of an argument once, in the order of the answers."""
+        found = [c for answer in self.answers for c in answer.changes]
+        found += [*self.checklist.changes, *self.spikes.changes]
         return tuple({(c.name, str(c.value)): c for c in reversed(found)}.values())[::-1]
 
     def to_json(self) -> dict[str, Any]:
@@ -47,22 +50,24 @@ class Diagnosis:
             "preemption": self.checklist.to_json(),
             "prefill_interference": self.spikes.to_json(),
             "changes": [c.to_json() for c in self.changes],
+            "notes": list(self.notes),
         }
 
 
 def diagnose(
     loads: Sequence[Situation], *, best_per_s: float | None = None, breakage: Breakage | None = None, source: str = ""
 ) -> Diagnosis:
-    """`loads`: what was seen of one configuration of one server, at least one. The steady load, else the first, is
-    asked; `best_per_s`: requests per second of the best configuration seen anywhere."""
-    asked = next((s for s in loads if s.load in ("steady", None)), loads[0])
+    """`loads`: what was seen of one configuration of one server, at least one. The steady load is asked, of several
+    the busiest, else the first; `best_per_s`: requests per second of the best configuration seen anywhere."""
+    asked = max((s for s in loads if s.load in ("steady", None)), key=_n_running, default=loads[0])
+    points = _points(loads)
     full = next((s for s in loads if s.load == "saturation"), asked)
     pressed = next((s for s in sorted(loads, key=_is_saturated) if s.n_preemptions), asked)
     answers = (
-        compute_or_bandwidth(full, _points(loads)),
+        compute_or_bandwidth(full, points),
         gpu_or_cpu(full if full.cpu or not asked.cpu else asked),
         steady_or_peak(loads, breakage),
-        parameters_or_workload(asked, best_per_s),
+        parameters_or_workload(asked, best_per_s, batch_response(points)),
         faster_or_steadier(asked),
     )
     spiky = [s for s in loads if s.load != "saturation"] or loads
@@ -70,7 +75,12 @@ def diagnose(
     judged = [s for s in loads if s.load != "saturation"] or list(loads)
     health: Health = min((health_of(s) for s in judged), key=_WORST.index)
     told = tuple(f"{s.source}: {text}" if len(loads) > 1 else text for s in judged for text in problems(s))
-    return Diagnosis(source or asked.source, health, told, answers, preemption_checklist(pressed), spikes)
+    notes = tuple(dict.fromkeys(s.itl_note for s in loads if s.itl_note))
+    return Diagnosis(source or asked.source, health, told, answers, preemption_checklist(pressed), spikes, notes)
+
+
+def _n_running(s: Situation) -> float:
+    return s.running.mean if s.running is not None else 0.0
 
 
 def _is_saturated(s: Situation) -> bool:

@@ -7,23 +7,30 @@ use), `balanced` (one buys the other), `unknown`.
 from __future__ import annotations
 
 from optimizer.questions.answer import Answer, Change, unknown
-from optimizer.questions.demand import kv_demand
 from optimizer.questions.health import problems
+from optimizer.questions.physics import is_compute_full
+from optimizer.questions.pool import kv_demand
+from optimizer.questions.processes import limiting_roles, named
+from optimizer.questions.seats import FULL_KV, are_seats_taken, more_seats, seats_of
 from optimizer.questions.situation import Situation
 
 TITLE = "faster or steadier?"
-WAITS = "requests wait while memory is free"
-FULL_KV, IDLE_KV = 0.95, 0.6
-"""Use of the KV cache: at its most above the first it binds; at its most below the second it stands idle."""
+IDLE_KV = 0.6
+"""Use of the KV cache at its most below which part of it stands idle."""
+FEWER = 0.9
+"""Of the most that ran: so many seats are worth a trial where fewer preempted than the pool holds on average."""
 
 
 def binding(s: Situation) -> tuple[str, str] | None:
     """(which budget, its numbers) that stops one more request from running; None if none does, or nobody knows."""
-    seats = s.whole("max_num_active_seqs") or s.whole("max_num_seqs")
     if s.kv_usage is not None and s.kv_usage.most >= FULL_KV:
         return "kv", f"the KV cache was full ({s.kv_usage.most:.0%} at most, {s.kv_usage.mean:.0%} on average)"
-    if seats is not None and s.running is not None and s.running.most >= seats:
-        return "seats", f"every seat was taken ({s.running.most:.0f} of max_num_seqs {seats})"
+    if are_seats_taken(s) and s.running is not None:
+        return "seats", f"every seat was taken ({s.running.most:.0f} of max_num_seqs {seats_of(s)})"
+    if is_compute_full(s):
+        return "compute", "the card's arithmetic is full"
+    if full := limiting_roles(s):
+        return "cpu", f"{named(full)} at a full core"
     return None
 
 
@@ -34,44 +41,58 @@ def faster_or_steadier(s: Situation) -> Answer:
     evidence = tuple(x for x in (bound[1] if bound else None, _slack(s), *found) if x)
     if found:
         return _steadier(s, bound, evidence, found[0])
-    if bound is not None and bound[0] == "seats" and (s.kv_usage is None or s.kv_usage.most < FULL_KV):
+    if bound is not None and bound[0] == "seats":
         return _more_seats(s, evidence)
     if bound is None and s.load != "saturation":
         text = "no budget binds at this load: the latencies are those of the hardware, and more load would still fit"
-        return Answer(5, TITLE, "faster", text, "medium", evidence, "a budget that is full at its most")
+        return Answer(5, TITLE, "faster", text, "medium", evidence or _idle(s), "a budget that is full at its most")
+    if bound is not None and bound[0] == "cpu":
+        text = f"{bound[1]} binds: relieve it first (question 2); until then no budget makes it faster"
+        return Answer(5, TITLE, "balanced", text, "medium", evidence, "idle processes")
     text = "one buys the other: more requests at once give throughput and cost ITL, fewer give ITL and cost TTFT"
     return Answer(5, TITLE, "balanced", text, "medium", evidence, "preemptions, or a budget that stands idle")
 
 
 def _steadier(s: Situation, bound: tuple[str, str] | None, evidence: tuple[str, ...], problem: str) -> Answer:
     changes: tuple[Change, ...] = ()
-    demand, seats = kv_demand(s), s.whole("max_num_seqs")
     if s.n_preemptions:
-        watermark = s.config.get("watermark")
-        if not watermark:
-            why = "blocks kept free on admission let running requests grow"
-            changes += (Change("watermark", 0.05, why, "fewer preemptions and shorter ITL tails, longer TTFT"),)
-        if demand is not None and seats is not None and demand.n_fit < seats:
-            why = f"the pool holds {demand.n_fit:.0f} requests of mean length"
-            changes += (Change("max_num_seqs", max(int(demand.n_fit), 1), why, "fewer preemptions, a longer queue"),)
+        changes = (*_watermark(s), *_fewer_seats(s))
     text = f"steadier first: {problem}"
     if bound is not None and bound[0] == "seats" and not s.n_preemptions:
-        text += "; seats bind while the KV cache has room, so more seats trade ITL for TTFT"
-        changes += (Change("max_num_seqs", 2 * (seats or 1), WAITS, "TTFT falls, ITL rises"),)
+        more = more_seats(s)
+        text += "; seats bind while the KV cache has room" + (
+            ", so more seats trade ITL for TTFT" if more else ", but more of them would only lengthen the steps"
+        )
+        changes += (more,) if more else ()
     return Answer(5, TITLE, "steadier", text, "high", evidence, "a load without these problems", changes)
 
 
+def _watermark(s: Situation) -> tuple[Change, ...]:
+    if s.config.get("watermark"):
+        return ()
+    why = "blocks kept free on admission let running requests grow"
+    return (Change("watermark", 0.05, why, "fewer preemptions and shorter ITL tails, longer TTFT"),)
+
+
+def _fewer_seats(s: Situation) -> tuple[Change, ...]:
+    demand, seats = kv_demand(s), s.whole("max_num_seqs")
+    if demand is None or seats is None:
+        return ()
+    n_fit = demand.n_fit / s.n_replicas
+    if s.running is not None and s.running.most / s.n_replicas <= n_fit:
+        n_fit = FEWER * s.running.most / s.n_replicas
+    if n_fit >= seats:
+        return ()
+    why = f"the pool holds {demand.n_fit:.0f} requests of mean length"
+    return (Change("max_num_seqs", max(int(n_fit), 1), why, "fewer preemptions, a longer queue"),)
+
+
 def _more_seats(s: Situation, evidence: tuple[str, ...]) -> Answer:
-    seats = s.whole("max_num_seqs") or 1
-    demand = kv_demand(s)
-    most = 2 * seats if demand is None else max(min(2 * seats, int(demand.n_fit)), seats)
+    change = more_seats(s)
+    if change is None:
+        text = "seats bind, but the pool holds no more requests, or more would only lengthen steps: one buys the other"
+        return Answer(5, TITLE, "balanced", text, "medium", evidence, "room in the KV cache, an idle card")
     text = "seats bind while the KV cache has room: more seats bring throughput and a shorter TTFT, and cost ITL"
-    if most <= seats:
-        text = "seats bind, and the pool holds no more requests than there are seats: one buys the other"
-        return Answer(5, TITLE, "balanced", text, "medium", evidence, "room in the KV cache")
-    change = Change(
-        "max_num_seqs", most, "requests wait while memory is free", "throughput rises, TTFT falls, ITL rises"
-    )
     return Answer(5, TITLE, "faster", text, "medium", evidence, "a full KV cache", (change,))
 
 
@@ -79,3 +100,7 @@ def _slack(s: Situation) -> str | None:
     if s.kv_usage is None or s.kv_usage.most >= IDLE_KV:
         return None
     return f"{1 - s.kv_usage.most:.0%} of the KV cache was never used"
+
+
+def _idle(s: Situation) -> tuple[str, ...]:
+    return () if s.running is None else (f"{s.running.most:.0f} requests ran at most",)

@@ -7,13 +7,22 @@ from typing import Literal
 
 from optimizer.questions.situation import Situation
 
-Health = Literal["healthy", "degraded", "broken"]
+Health = Literal["healthy", "degraded", "broken", "unknown"]
 PREEMPTIONS_PER_REQUEST = {"steady": 0.01, "stress": 0.1}
 """Limits on preemptions per finished request; loads without one are judged by the stricter, saturation by none."""
+MANY_FAILED = 0.01
+"""Share of the requests: from here on it is broken, below it only degraded."""
 RISING = 0.02
 """Requests per second: a waiting queue that grows by more, and by more than 3 % of the arrivals, is not worked off."""
+RISE_OF_MEAN = 0.5
+"""A queue that only ever grows gains 1.3 times its mean in the last two thirds; one that just wavers gains nothing."""
 LONG_QUEUE_SHARE = 0.5
 """Of the time to first token spent in the queue."""
+LONG_QUEUE_S = 1.0
+LONG_WAIT = 0.5
+"""Waiting over running requests from which on the queue is no passing burst."""
+STUCK_S = 20.0
+"""Without a token: in a shorter time a first kernel may still compile."""
 
 
 def problems(s: Situation) -> tuple[str, ...]:
@@ -22,46 +31,99 @@ def problems(s: Situation) -> tuple[str, ...]:
 
 
 def health_of(s: Situation) -> Health:
+    """`unknown` where nothing that could show trouble was read."""
     if any(_broken(s)):
         return "broken"
-    return "degraded" if any(_degraded(s)) else "healthy"
+    if any(_degraded(s)):
+        return "degraded"
+    return "healthy" if is_readable(s) else "unknown"
+
+
+def is_readable(s: Situation) -> bool:
+    """Whether anything was read that a sick server shows: a queue, keeping up, preemptions or failures of requests."""
+    is_counted = s.n_preemptions is not None or s.n_failed is not None
+    return s.waiting is not None or s.is_sustained is not None or (is_counted and s.n_finished is not None)
 
 
 def _broken(s: Situation) -> Iterator[str]:
-    if s.n_failed:
-        of = f" of {s.n_requests}" if s.n_requests else ""
-        yield f"{s.n_failed}{of} requests were not answered whole"
-    is_stuck = s.running is not None and s.running.mean >= 1 and s.output_tokens_per_s == 0
-    if is_stuck:
-        yield f"no token in {s.span_s:.0f} s with {s.running.mean:.0f} requests running" if s.running else ""
+    if s.n_failed and s.n_failed >= MANY_FAILED * (s.n_requests or 0):
+        yield _failed(s)
+    yield from _stuck(s)
+
+
+def _failed(s: Situation) -> str:
+    of = f" of {s.n_requests}" if s.n_requests else ""
+    return f"{s.n_failed}{of} requests were not answered whole"
+
+
+def _stuck(s: Situation) -> Iterator[str]:
+    """Prompts computed are progress too: the first token of a long one may take minutes."""
+    if s.output_tokens_per_s != 0 or s.prefill_tokens_per_s or s.span_s < STUCK_S:
+        return
+    if s.running is not None and s.is_busy:
+        yield f"no token in {s.span_s:.0f} s with {s.running.mean:.0f} requests running"
+    elif s.waiting is not None and s.waiting.mean >= 1:
+        yield f"no token in {s.span_s:.0f} s with {s.waiting.mean:.0f} requests waiting and none admitted"
 
 
 def _degraded(s: Situation) -> Iterator[str]:
     """A queue is a problem of the steady load only: saturation and stress are made to have one."""
+    if s.n_failed and s.n_failed < MANY_FAILED * (s.n_requests or 0):
+        yield _failed(s)
     if s.load in ("steady", None):
         yield from _overload(s)
-    rate = s.preemptions_per_request
-    limit = PREEMPTIONS_PER_REQUEST.get(s.load or "steady")
-    if rate is not None and limit is not None and rate > limit:
-        yield f"{s.n_preemptions:.0f} preemptions, {rate:.2g} per finished request (limit {limit:g})"
+    yield from _preemptions(s)
     if s.memory_trend:
         yield f"device memory is {s.memory_trend}"
 
 
+def _preemptions(s: Situation) -> Iterator[str]:
+    rate, limit = s.preemptions_per_request, PREEMPTIONS_PER_REQUEST.get(s.load or "steady")
+    if limit is None or not s.n_preemptions:
+        return
+    if rate is not None and rate > limit:
+        yield f"{s.n_preemptions:.0f} preemptions, {rate:.2g} per finished request (limit {limit:g})"
+    elif s.n_finished == 0:
+        yield f"{s.n_preemptions:.0f} preemptions, and no request finished"
+
+
 def _overload(s: Situation) -> Iterator[str]:
-    if s.is_sustained is False:
+    """Whether it keeps up with the rate is for the client to say, unless the client itself was late."""
+    if s.is_sustained is False and not s.client_fault:
         offered = "" if s.offered_per_s is None else f" {s.offered_per_s:.3g} requests/s"
         yield f"it does not keep up with the{offered} offered"
-    elif s.is_sustained is None and is_queue_rising(s) and s.waiting is not None and s.waiting.slope_per_s:
+    elif not s.is_sustained and is_queue_rising(s) and s.waiting is not None and s.waiting.slope_per_s:
         yield f"the waiting queue grows by {s.waiting.slope_per_s:.2g} requests/s, {s.waiting.most:.0f} at most"
-    elif s.queue_mean_s is not None and s.ttft_ms is not None and s.ttft_ms.mean:
-        share = 1e3 * s.queue_mean_s / s.ttft_ms.mean
-        if share > LONG_QUEUE_SHARE and s.queue_mean_s > 1.0:
-            yield f"{share:.0%} of the time to first token is spent in the queue ({s.queue_mean_s:.2g} s)"
+    elif text := _long_queue(s):
+        yield text
+
+
+def _long_queue(s: Situation) -> str | None:
+    if s.queue_mean_s is not None:
+        ttft_ms = s.ttft_ms.mean if s.ttft_ms is not None else None
+        share = None if not ttft_ms else 1e3 * s.queue_mean_s / ttft_ms
+        if s.queue_mean_s <= LONG_QUEUE_S or (share is not None and share <= LONG_QUEUE_SHARE):
+            return None
+        of = "requests wait in the queue" if share is None else (
+            f"{share:.0%} of the time to first token is spent in the queue"
+        )  # fmt: skip
+        return f"{of} ({s.queue_mean_s:.2g} s)"
+    if waits(s) and s.waiting is not None and s.running is not None:
+        return f"{s.waiting.mean:.0f} requests wait on average beside {s.running.mean:.0f} that run"
+    return None
+
+
+def waits(s: Situation) -> bool:
+    """Whether requests wait for longer than a burst lasts."""
+    if s.waiting is None or s.running is None:
+        return False
+    return is_queue_rising(s) or s.waiting.mean > max(LONG_WAIT * s.running.mean, 2.0)
 
 
 def is_queue_rising(s: Situation) -> bool:
     slope = s.waiting.slope_per_s if s.waiting is not None else None
     if slope is None or s.waiting is None or s.waiting.most < 3:
         return False
-    return slope > RISING and (s.offered_per_s is None or slope > 0.03 * s.offered_per_s)
+    rise = slope * s.span_s * 2 / 3
+    is_steep = slope > RISING and (s.offered_per_s is None or slope > 0.03 * s.offered_per_s)
+    return is_steep and rise > max(RISE_OF_MEAN * s.waiting.mean, 2.0)

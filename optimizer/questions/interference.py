@@ -51,21 +51,31 @@ def prefill_interference(s: Situation) -> Spikes:
         seen.long_gap_mean_s,
         seen.base_gap_s,
         s.whole("max_num_batched_tokens"),
-        s.prompts.mean if s.prompts is not None else None,
+        _longest_prompt(s),
+        most_seqs=s.whole("max_num_seqs"),
         told=f"{base}, {seen.share:.0%} of them beside another request's prefill",
     )
 
 
+def _longest_prompt(s: Situation) -> float | None:
+    """It is the long prompts that fill a step, however short the mean is."""
+    if s.prompts is None:
+        return None
+    return s.prompts.longest or s.prompts.p99 or s.prompts.mean
+
+
 def explain_spike(
     spike_s: float, base_s: float, budget: int | None, prompt_tokens: float | None = None,
-    prefill_tokens_per_s: float | None = None, told: str = "",
+    prefill_tokens_per_s: float | None = None, told: str = "", most_seqs: int | None = None,
 ) -> Spikes:  # fmt: skip
-    """A spike beside a prefill as a chunk over a rate, and what a smaller token budget would make of it."""
+    """A spike beside a prefill as a chunk over a rate, and what a smaller token budget would make of it.
+
+    `prompt_tokens`: of the long prompts. No budget below `most_seqs` is named: vLLM refuses one."""
     if budget is None:
         return Spikes(True, f"{told}: long prefills make the others wait" if told else "long prefills make others wait")
     chunk = min(budget, prompt_tokens or budget)
     rate = prefill_tokens_per_s or chunk / max(spike_s - base_s, 1e-9)
-    smaller = [b for b in (budget // k for k in SMALLER) if LEAST_BUDGET <= b < chunk]
+    smaller = [b for b in (budget // k for k in SMALLER) if max(LEAST_BUDGET, most_seqs or 0) <= b < chunk]
     predicted = ", ".join(f"{chunk_s(b, rate):.2g} s at {b}" for b in smaller)
     text = (
         (f"{told}: " if told else "")
@@ -79,7 +89,7 @@ def explain_spike(
         )
         for b in smaller
     )  # fmt: skip
-    if smaller:
+    if LEAST_BUDGET <= budget // SMALLER[0] < chunk:
         why = "long prompts are cut smaller while the budget stays for many short ones"
-        changes += (Change("long_prefill_token_threshold", smaller[0], why, "ITL tail falls"),)
+        changes += (Change("long_prefill_token_threshold", budget // SMALLER[0], why, "ITL tail falls"),)
     return Spikes(True, text, changes)

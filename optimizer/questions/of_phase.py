@@ -57,6 +57,7 @@ def situation_of(phase: PhaseMeasurement, server: Server, source: str) -> Situat
         gpu=server.gpu,
         config=server.config,
         kv_tokens=server.kv_tokens,
+        is_alone=not server.tenants,
         offered_per_s=judged.offered_per_s if judged else own.offered_per_s,
         finished_per_s=sum(r.is_finished for r in records) / max(own.end_s, 1e-9),
         is_sustained=judged.is_sustained if judged else None,
@@ -77,6 +78,8 @@ def situation_of(phase: PhaseMeasurement, server: Server, source: str) -> Situat
         n_preemptions=None if counters is None else counters.n_preemptions,
         ttft_ms=_tail(samples.ttft_ms),
         itl_ms=_tail(samples.itl_ms),
+        tokens_per_message=_mean(samples.tokens_per_message),
+        itl_per_token_ms=_tail(samples.itl_per_token_ms) if samples.has_several_tokens else None,
         queue_mean_s=None if counters is None else counters.queue_mean_s,
         prefill_mean_s=None if counters is None else counters.prefill_mean_s,
         interference=interference_of(records, _budget(server.config)),
@@ -220,6 +223,10 @@ def _slope(time_s: NDArray[np.float64], values: NDArray[np.float64]) -> float | 
 
 def _tail(sample: Sample) -> Tail:
     return Tail(sample.percentile(50), sample.percentile(99), sample.mean, sample.n)
+
+
+def _mean(values: NDArray[np.int64]) -> float | None:
+    return float(values.mean()) if values.size else None
 
 
 def _s(ms: float | None) -> float | None:

@@ -1,7 +1,8 @@
 """Question 3: is it the steady state or the peak that is not healthy?
 
 Verdicts: `healthy` (both), `peak` (steady healthy, stress not), `overloaded` (the steady load itself is not),
-`creeping` (memory grows while nothing else does), `broken at once`, `unknown`.
+`creeping` (memory grows while nothing else does), `broken at once`, `unknown` (nothing was read that trouble shows
+in).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optimizer.questions.answer import Answer, Confidence, unknown
-from optimizer.questions.health import health_of, problems
+from optimizer.questions.health import health_of, is_readable, problems
 from optimizer.questions.situation import Situation
 
 TITLE = "steady state or peak?"
@@ -37,8 +38,10 @@ def steady_or_peak(loads: Sequence[Situation], breakage: Breakage | None = None)
     peak = [s for s in loads if s.load == "stress"]
     if not steady:
         return unknown(3, TITLE, "a steady load")
+    if not any(is_readable(s) or problems(s) for s in (*steady, *peak)):
+        return unknown(3, TITLE, "requests waiting, preemptions, or failures of requests")
     found = [text for s in steady for text in problems(s)]
-    evidence = [f"{s.source}: {', '.join(problems(s)) or 'healthy'}" for s in (*steady, *peak)]
+    evidence = [f"{s.source}: {', '.join(problems(s)) or health_of(s)}" for s in (*steady, *peak)]
     evidence += [breakage.text] if breakage else []
     creeping = next((s.memory_trend for s in (*steady, *peak) if s.memory_trend), None)
     if any(health_of(s) == "broken" for s in steady):
@@ -51,6 +54,8 @@ def steady_or_peak(loads: Sequence[Situation], breakage: Breakage | None = None)
     if not peak:
         text = "healthy while it was watched; no peak was seen"
         return _answer("healthy", text, "low" if len(loads) == 1 else "medium", evidence)
+    if not any(is_readable(s) or problems(s) for s in peak):
+        return _answer("healthy", "healthy at the steady load; the peak could not be read", "low", evidence)
     broken = [text for s in peak for text in problems(s)]
     if broken:
         text = f"healthy on average, not at the peak: {broken[0]}"

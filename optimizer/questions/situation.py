@@ -13,6 +13,9 @@ from objectives.measurement import Load
 from search_spaces.hardware import GpuFacts
 from search_spaces.model import ModelFacts
 
+SEVERAL_TOKENS = 1.01
+"""Mean tokens a message from which on gaps between messages are not gaps between tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
@@ -32,6 +35,8 @@ class Tail:
     p99: float | None
     mean: float | None = None
     n: int | None = None
+    is_from_buckets: bool = False
+    """P50 and P99 are read off a histogram's buckets and only as fine as those; the mean is exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,8 @@ class Situation:
     """Arguments as the server ran with them, by their long names with underscores."""
     kv_tokens: int | None = None
     """Tokens that the KV cache holds."""
+    is_alone: bool = True
+    """False: other servers share its card, so the KV cache cannot be enlarged at will."""
 
     offered_per_s: float | None = None
     finished_per_s: float | None = None
@@ -94,6 +101,11 @@ class Situation:
     n_preemptions: float | None = None
     ttft_ms: Tail | None = None
     itl_ms: Tail | None = None
+    """Between messages, as sent: one a step, which may hold several tokens (`tokens_per_message`)."""
+    tokens_per_message: float | None = None
+    """Mean; above 1 with speculative decoding, stream_interval, or parsers that hold tokens back."""
+    itl_per_token_ms: Tail | None = None
+    """Only where messages hold several tokens."""
     queue_mean_s: float | None = None
     prefill_mean_s: float | None = None
     interference: Interference | None = None
@@ -118,14 +130,44 @@ class Situation:
         return self.n_preemptions / self.n_finished
 
     @property
+    def tensor_parallel_size(self) -> int:
+        """GPUs of one replica: by the arguments, else all of the server's."""
+        return min(self.whole("tensor_parallel_size") or max(self.n_gpus, 1), max(self.n_gpus, 1))
+
+    @property
+    def n_replicas(self) -> float:
+        """Of the model, side by side (data parallel)."""
+        return max(self.n_gpus, 1) / self.tensor_parallel_size
+
+    @property
+    def is_busy(self) -> bool:
+        """Some request ran at any time, on average; between requests an engine takes no steps."""
+        return self.running is not None and self.running.mean >= 1
+
+    @property
     def step_s(self) -> float | None:
         """Mean time of an engine step that put out tokens; None where steps are not counted or the engine idled."""
-        return self.span_s / self.n_steps if self.n_steps else None
+        return self.span_s / self.n_steps if self.n_steps and self.is_busy else None
 
     @property
     def decode_step_s(self) -> float | None:
-        """Time between two tokens of one answer while nothing prefills: the median gap."""
-        return None if self.itl_ms is None or self.itl_ms.p50 is None else self.itl_ms.p50 / 1e3
+        """Time between two messages of one answer: the median gap, or the mean where the median is a bucket's."""
+        if self.itl_ms is None:
+            return None
+        gap_ms = self.itl_ms.mean if self.itl_ms.is_from_buckets else self.itl_ms.p50
+        return None if gap_ms is None else gap_ms / 1e3
+
+    @property
+    def itl_note(self) -> str | None:
+        """What a gap is a gap between, where it is not one token's."""
+        if self.tokens_per_message is None or self.tokens_per_message <= SEVERAL_TOKENS:
+            return None
+        tail = self.itl_per_token_ms
+        each = "" if tail is None or tail.p99 is None else f"; P99 per token {tail.p99:.3g} ms"
+        return (
+            f"ITL is per message of {self.tokens_per_message:.2g} tokens on average{each}: never compared with the ITL"
+            " of a server that sends one token a message"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ def diagnosis_lines(found: Diagnosis, name: str) -> list[str]:
     lines.append(f"  {found.checklist.text}")
     lines += [f"    {line.name}: {line.verdict} ({line.text})" for line in found.checklist.lines]
     lines.append(f"  long gaps between tokens: {found.spikes.text}")
+    lines += [f"  note: {text}" for text in found.notes]
     return lines + [f"  worth a trial: {change.text}" for change in found.changes]
 
 
