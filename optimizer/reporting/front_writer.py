@@ -79,8 +79,14 @@ class FrontWriter:
 
 
 def attachments(files: Mapping[str, str], members: Sequence[FrontMember]) -> list[Attachment]:
-    """The exported files for the dashboard; those to deploy belong to their trials as well."""
-    return [Attachment(_shown(name), text.encode(), _owners(name, members)) for name, text in files.items()]
+    """The exported files for the dashboard: those to deploy stand with their trials, the picks' with the study too."""
+    picked = {m.trial for m in members if m.picks}
+    found = []
+    for name, text in files.items():
+        owners = _owners(name, members)
+        is_of_study = not owners or not picked.isdisjoint(owners)
+        found.append(Attachment(_shown(name), text.encode(), owners, is_of_study))
+    return found
 
 
 def _shown(name: str) -> str:

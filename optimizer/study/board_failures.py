@@ -50,9 +50,9 @@ def advice_of(outcome: Failed) -> tuple[str, ...]:
 
 
 def log_excerpt(folder: StudyFolder, trial: int, outcome: Failed) -> Attachment:
-    """What the log says failed, and the end of each server's log; secrets masked."""
-    text = "\n".join([*_head(trial, outcome), *_tails(folder.run_path(trial, 0))]) + "\n"
-    return Attachment(f"trial-{trial:04d}-failure.txt", mask(text).encode(), (trial,), is_of_study=False)
+    """What the log says failed, and the end of each server's log. Secrets are masked: in logs since they are stored."""
+    text = "\n".join([*map(mask, _head(trial, outcome)), *_tails(folder.run_path(trial, 0))]) + "\n"
+    return Attachment(f"trial-{trial:04d}-failure.txt", text.encode(), (trial,), is_of_study=False)
 
 
 def _head(trial: int, outcome: Failed) -> Iterator[str]:

@@ -29,7 +29,7 @@ def front_3d(standing: Standing, terms: Terms, title: str) -> go.Figure:
     """Three objectives at once; the front in colour, feasible points quiet, infeasible ones grey."""
     figure = go.Figure()
     ranges = _ranges(standing)
-    for name, trials, marker in _groups(standing):
+    for name, trials, marker in groups(standing):
         x, y, z = _columns(trials, 3)
         figure.add_trace(
             go.Scatter3d(
@@ -64,19 +64,19 @@ def front_3d(standing: Standing, terms: Terms, title: str) -> go.Figure:
         "aspectmode": "cube",
     }
     scene["annotations"] = _callouts(standing, ranges, {"x": 0, "y": 1, "z": 2})
-    figure.update_layout(**_layout(title), scene=scene)
+    figure.update_layout(**layout(title), scene=scene)
     figure.update_layout(margin={"l": 0, "r": 0, "t": 60, "b": 0})
     return figure
 
 
-def front_2d(standing: Standing, terms: Terms, title: str, other: int) -> go.Figure:
-    """The first objective against another one (by position)."""
+def front_2d(standing: Standing, terms: Terms, title: str, other: int, first: int = 0) -> go.Figure:
+    """One objective, the first if not said, against another one (by position)."""
     figure = go.Figure()
-    for name, trials, marker in _groups(standing):
+    for name, trials, marker in groups(standing):
         columns = _columns(trials, len(terms.labels))
         figure.add_trace(
             go.Scatter(
-                x=columns[0],
+                x=columns[first],
                 y=columns[other],
                 name=name,
                 mode="markers",
@@ -87,13 +87,15 @@ def front_2d(standing: Standing, terms: Terms, title: str, other: int) -> go.Fig
         )
     ranges = _ranges(standing)
     figure.update_layout(
-        **_layout(title), xaxis=_axis(terms.labels[0], ranges[0]), yaxis=_axis(terms.labels[other], ranges[other])
+        **layout(title),
+        xaxis=styled_axis(terms.labels[first], ranges[first]),
+        yaxis=styled_axis(terms.labels[other], ranges[other]),
     )
-    figure.update_layout(annotations=_callouts(standing, ranges, {"x": 0, "y": other}))
+    figure.update_layout(annotations=_callouts(standing, ranges, {"x": first, "y": other}))
     return figure
 
 
-def _groups(standing: Standing) -> list[tuple[str, Sequence[TrialRecord], dict[str, Any]]]:
+def groups(standing: Standing) -> list[tuple[str, Sequence[TrialRecord], dict[str, Any]]]:
     """(name, trials, marker) from the back to the front."""
     front = {t.number for t in standing.front}
     behind = [t for t in standing.feasible if t.number not in front][-MAX_POINTS:]
@@ -109,10 +111,10 @@ def _groups(standing: Standing) -> list[tuple[str, Sequence[TrialRecord], dict[s
 def _callouts(standing: Standing, ranges: Sequence[dict[str, Any]], axes: Mapping[str, int]) -> list[dict[str, Any]]:
     """The picks' names."""
     named = [t for t in standing.front if t.number in standing.names and t.values is not None]
-    return place_names([_label(t, standing) for t in named], [t.values or () for t in named], ranges, axes)
+    return place_names([label_of(t, standing) for t in named], [t.values or () for t in named], ranges, axes)
 
 
-def _label(trial: TrialRecord, standing: Standing) -> str:
+def label_of(trial: TrialRecord, standing: Standing) -> str:
     name = standing.names.get(trial.number)
     return f"{trial.number}: {name}" if name else str(trial.number)
 
@@ -124,7 +126,7 @@ def _columns(trials: Sequence[TrialRecord], n: int) -> list[list[float]]:
 def _hover(trials: Sequence[TrialRecord], standing: Standing, terms: Terms) -> list[str]:
     texts = []
     for t in trials:
-        lines = [f"trial {_label(t, standing)}"]
+        lines = [f"trial {label_of(t, standing)}"]
         lines += [f"{label}: {v:.4g}" for label, v in zip(terms.labels, t.values or (), strict=True)]
         lines += [t.reason[:120]] if t.reason else []
         if any(t.number == f.number for f in standing.front):
@@ -137,10 +139,10 @@ def _ranges(standing: Standing) -> list[dict[str, Any]]:
     """Axes that show the feasible points well: by ratio when they span much, cut where infeasible ones run away."""
     values = [t.values for t in standing.feasible if t.values is not None]
     values = values or [t.values for t in standing.trials if t.values is not None]
-    return [_range(list(column)) for column in zip(*values, strict=True)]
+    return [value_range(list(column)) for column in zip(*values, strict=True)]
 
 
-def _range(column: list[float]) -> dict[str, Any]:
+def value_range(column: list[float]) -> dict[str, Any]:
     low, high = min(column), max(column)
     if low > 0 and high > _LOG_SPAN * low:
         ticks = _round_numbers(low / 1.3, high * 1.3)
@@ -157,7 +159,7 @@ def _round_numbers(low: float, high: float) -> list[float]:
     return [n for n in numbers if low <= n <= high]
 
 
-def _axis(label: str, scale: dict[str, Any]) -> dict[str, Any]:
+def styled_axis(label: str, scale: dict[str, Any]) -> dict[str, Any]:
     return {
         "title": {"text": label, "standoff": 12},
         "gridcolor": _LINE,
@@ -169,9 +171,9 @@ def _axis(label: str, scale: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _layout(title: str) -> dict[str, Any]:
+def layout(title: str) -> dict[str, Any]:
     return {
-        "title": {"text": title, "x": 0.02, "y": 0.97, "font": {"size": 15, "color": _INK}},
+        "title": {"text": title, "x": 0.02, "y": 0.97, "font": {"size": 14, "color": _INK}},
         "template": "none",
         "paper_bgcolor": "white",
         "plot_bgcolor": "white",

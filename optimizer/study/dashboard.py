@@ -30,6 +30,7 @@ from optimizer.study.board_text import (
 from optimizer.study.folder import StudyFolder
 from optimizer.study.record import StudyRecord
 from optimizer.study.storage import dashboard_command
+from optimizer.trial import Measured
 
 __all__ = ["About", "StudyBoard", "dashboard_command", "many_objectives"]
 
@@ -91,6 +92,7 @@ class StudyBoard:
         """The last refresh: front members say so in their own notes, and earlier ones no longer do."""
         started = time.perf_counter()
         self._guarded(self._mark_front)
+        self._guarded(self._draw_end)
         self.spent_s += time.perf_counter() - started
         self.refresh()
 
@@ -168,19 +170,42 @@ class StudyBoard:
             self._draw(standing)
 
     def _draw(self, standing: Standing) -> None:
-        from optuna_dashboard import save_plotly_graph_object
-
+        from optimizer.study.board_knobs import knob_figure, movers
         from optimizer.study.board_plots import front_2d, front_3d, short
 
-        terms, study = self._record.terms, self._record.study
-        label = " (simulated)" if self._about.is_simulated else ""
+        terms = self._record.terms
         if len(terms.labels) >= 3:
-            figure = front_3d(standing, terms, f"Feasible front in three objectives{label}")
-            save_plotly_graph_object(study, figure, graph_object_id=PLOT_3D)
+            self._save(front_3d(standing, terms, f"Feasible front in three objectives{self._label}"), PLOT_3D)
         for other in range(1, len(terms.labels)):
-            title = f"Feasible front: {short(terms.labels[other])}{label}"
-            figure = front_2d(standing, terms, title, other)
-            save_plotly_graph_object(study, figure, graph_object_id=f"{PLOT_2D}-{other}")
+            title = f"Feasible front: {short(terms.labels[other])}{self._label}"
+            self._save(front_2d(standing, terms, title, other), f"{PLOT_2D}-{other}")
+        for i in range(len(terms.labels)):
+            for mover in movers(standing, i)[:1]:
+                self._save(knob_figure(standing, terms, i, mover, self._label), f"{PLOT_KNOBS}-{i}")
+
+    def _draw_end(self) -> None:
+        """What is known at the end only: the knee under stress, and where the engine's time went."""
+        from optimizer.study.board_timeline import engine_time, load_figure, time_figure
+
+        if self._folder is None:
+            return
+        knee = next((n for n, name in self._standing().names.items() if "knee" in name), None)
+        outcome = None if knee is None else self._folder.load_outcome(knee)
+        phase = outcome.measurement.phases.get("stress") if isinstance(outcome, Measured) else None
+        if phase is not None:
+            self._save(load_figure(phase, f"The knee, trial {knee}, under stress{self._label}"), PLOT_LOAD)
+        spent = engine_time(self._folder, self._record.trials())
+        self._save(time_figure(spent, f"Engine time by stage{self._label}"), PLOT_TIME)
+
+    def _save(self, figure: Any, graph_object_id: str) -> None:
+        from optuna_dashboard import save_plotly_graph_object
+
+        if figure is not None:
+            save_plotly_graph_object(self._record.study, figure, graph_object_id=graph_object_id)
+
+    @property
+    def _label(self) -> str:
+        return " (simulated)" if self._about.is_simulated else ""
 
     def _guarded(self, write: Callable[[], None]) -> None:
         try:

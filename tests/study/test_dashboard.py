@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import warnings
 from typing import Any
 
 import pytest
@@ -14,9 +12,10 @@ from objectives.objective import Scorecard
 from optimizer.study.board_labels import place_names
 from optimizer.study.board_plots import MAX_POINTS, front_2d, front_3d
 from optimizer.study.board_text import About, escape, launch_text, many_objectives, standing_of, study_note, trial_note
-from optimizer.study.dashboard import MAX_SHARE, StudyBoard
+from optimizer.study.dashboard import MAX_SHARE, StudyBoard, dashboard_command
 from optimizer.study.record import StudyRecord
 from tests.study.recording import CONSTRAINTS, INFEASIBLE, LABELS, MEASURED, OBJECTIVES, PARAMETERS, STOPPED, card
+from tests.study.served import get
 
 ABOUT = About(
     "demo <study> | one",
@@ -45,23 +44,6 @@ def filled(record: StudyRecord) -> StudyRecord:
         number = record.open_trial({**PARAMETERS, "max_num_seqs": 64 + i}, stage="fast")
         record.close(number, outcome, scorecard, reason=reason, columns={"engine_s": 1.5})
     return record
-
-
-def get(record: StudyRecord, path: str) -> Any:
-    """One request to the dashboard, in this process."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from optuna_dashboard import wsgi
-
-        app = wsgi(record.study._storage)
-    started: list[str] = []
-    environ = {
-        "REQUEST_METHOD": "GET", "PATH_INFO": path, "QUERY_STRING": "", "SERVER_NAME": "x", "SERVER_PORT": "0",
-        "wsgi.input": io.BytesIO(), "wsgi.errors": io.StringIO(), "wsgi.url_scheme": "http",
-    }  # fmt: skip
-    body = b"".join(app(environ, lambda status, headers, exc=None: started.append(status)))  # type: ignore[arg-type]
-    assert started[0].startswith("200"), (started, body[:200])
-    return json.loads(body)
 
 
 def test_the_api_marks_infeasible_trials(filled: StudyRecord) -> None:
@@ -152,6 +134,13 @@ def test_launch_text_is_one_server_a_paragraph_in_vllm_flags() -> None:
     assert (
         launch_text(two)
         == "# chat\n--max-num-seqs 8\n\n# batch\n--max-num-seqs 16\n--no-enable-prefix-caching\n--x 'a b'"
+    )
+
+
+def test_the_command_names_the_files_and_no_password() -> None:
+    typed = dashboard_command("postgresql+psycopg://me:secret@host/db", "studies/two words/artifacts")
+    assert typed == (
+        "optuna-dashboard 'postgresql+psycopg://me:***@host/db' --artifact-dir 'studies/two words/artifacts'"
     )
 
 
