@@ -61,11 +61,11 @@ def main(argv: list[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     if args.study is not None:
         return _diagnose_trial(args)
-    verdict = _judge(args.log)
+    verdict, remarks = _judge(args.log)
     if args.json:
         print(json.dumps(verdict.to_json() if verdict else None, indent=2, allow_nan=False, ensure_ascii=False))
     else:
-        print(_text(verdict, args.log))
+        print("\n".join([_text(verdict, args.log), *(f"note: {text}" for text in remarks)]))
     return 1 if verdict else 0
 
 
@@ -82,7 +82,8 @@ def _diagnose_trial(args: argparse.Namespace) -> int:
     return exit_code_of(found)
 
 
-def _judge(name: str) -> Verdict | None:
+def _judge(name: str) -> tuple[Verdict | None, tuple[str, ...]]:
+    """The verdict, and what else the log tells."""
     from optimizer.errors import UserError
 
     if name == "-":
@@ -96,7 +97,7 @@ def _judge(name: str) -> Verdict | None:
         return _judge_lines(_lines(file, name), name)
 
 
-def _judge_lines(lines: Iterator[str], name: str) -> Verdict | None:
+def _judge_lines(lines: Iterator[str], name: str) -> tuple[Verdict | None, tuple[str, ...]]:
     """Refuses a text that is no server's, rather than call it healthy."""
     from optimizer.diagnosis.failure import Circumstances, judge_servers
     from optimizer.diagnosis.log_line import read_lines
@@ -104,10 +105,12 @@ def _judge_lines(lines: Iterator[str], name: str) -> Verdict | None:
     from optimizer.errors import UserError
 
     servers = scan_servers(read_lines(lines))
+    if servers.other_engine:
+        raise UserError(f"--log {name}: is a log of {servers.other_engine}; only vLLM's are understood")
     verdict = judge_servers(servers, Circumstances())
     if verdict is None and not servers.is_of_server:
         raise UserError(f"--log {name}: no line of a vLLM server in it; give what the server itself printed")
-    return verdict
+    return verdict, servers.remarks.lines
 
 
 def _lines(file: Any, name: str) -> Iterator[str]:

@@ -133,6 +133,12 @@ def _runtime_peak(s: Situation) -> list[str]:
 
 
 def _warmup_peak(s: Situation) -> list[str]:
+    if s.root is not None and any(_MULTIMODAL.search(name) for name in s.root.frames):
+        return [
+            "limit what one prompt may hold: limit_mm_per_prompt, or fewer pixels and frames in mm_processor_kwargs",
+            "lower max_num_batched_tokens: images of a whole budget are encoded at once",
+            "lower gpu_memory_utilization by 0.01 to 0.02",
+        ]
     if s.sign == "sampler":
         most = s.bounds["max_num_seqs_at_most"]
         return [f"lower max_num_seqs below {most + 1:.0f}", "then lower gpu_memory_utilization by 0.01 to 0.02"]
@@ -170,6 +176,8 @@ def _serving_peak(s: Situation) -> list[str]:
 
 
 def _arguments(s: Situation) -> list[str]:
+    if s.sign == "remote_code":
+        return ["give --trust-remote-code if you trust whoever made the model; else use another checkpoint"]
     if s.sign == "kernel":
         return [
             "choose another kernel: attention_backend, a smaller block_size, another kv_cache_dtype or quantization",
@@ -230,6 +238,8 @@ def _unknown(s: Situation) -> list[str]:
     ]
 
 
+_MULTIMODAL = re.compile(r"multimodal|_mm_|vision|image|video|encoder")
+"""In the names of functions that encode images, audio and video."""
 UNKNOWN = {
     "no_device": ["check `nvidia-smi` and CUDA_VISIBLE_DEVICES as the server sees them (container: --gpus all)"],
     "device_fault": [
@@ -237,6 +247,18 @@ UNKNOWN = {
         "start once with CUDA_LAUNCH_BLOCKING=1 to see which kernel it was; try another attention_backend",
     ],
     "disk": ["free space on the disk that the message names: caches lie under ~/.cache (HF_HOME, VLLM_CACHE_ROOT)"],
+    "device_not_ready": [
+        "check `nvidia-smi` on the host and in the container; after a driver update the host needs a reboot",
+        "on machines with NVSwitch (8 x A100, H100, ...) start the fabric manager of the driver's own version",
+    ],
+    "placement": [
+        "compare `ray status` with tensor_parallel_size x pipeline_parallel_size: lower them, or add nodes",
+        "on several nodes set VLLM_HOST_IP to the address Ray uses on each",
+    ],
+    "permission": [
+        "give the server's user that path, or point HF_HOME, VLLM_CACHE_ROOT and TMPDIR to one it may write",
+    ],
+    "threads": ["raise the limit of processes (docker --pids-limit, ulimit -u), or start fewer servers on the host"],
     "files": ["raise the limit of open files (ulimit -n 65536, or docker --ulimit nofile=65536)"],
     "nccl": [
         "start once with NCCL_DEBUG=INFO: its first WARN line names the reason",
@@ -245,6 +267,19 @@ UNKNOWN = {
     ],
 }
 """sign of kind `unknown` -> what to try"""
+
+
+def _hang(s: Situation) -> list[str]:
+    advice = ["save the stacks of the processes (py-spy dump), end the whole process group, repeat once"]
+    if s.sign == "start_timeout":
+        advice.insert(0, "if loading or compiling is only slow, raise VLLM_ENGINE_READY_TIMEOUT_S (seconds)")
+    if s.sign == "rpc_timeout":
+        advice.append(
+            "if a step is only slow, as the first ones that compile, raise VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
+        )
+    if s.sign == "collective_timeout":
+        advice += UNKNOWN["nccl"]
+    return advice
 
 
 def _fixed(*texts: str) -> Callable[[Situation], list[str]]:
@@ -272,5 +307,5 @@ ADVICE: dict[str, Callable[[Situation], list[str]]] = {
     ),
     "unknown": _unknown,
     "killed": _fixed("look into the kernel's log (dmesg) for the out-of-memory killer, then repeat"),
-    "hang": _fixed("save the stacks of the processes (py-spy dump), end the whole process group, repeat once"),
+    "hang": _hang,
 }

@@ -19,6 +19,13 @@ JUST_ENDED_S = 30.0
 LOW_RAM_BYTES = GIB
 
 
+DETAILED = frozenset(
+    {"rule", "nccl", "validation", "library", "device_fault", "no_device", "device_not_ready", "inspect", "permission"}
+    | {"threads", "placement", "architecture", "model_type"}
+)
+"""Signs whose own words say which file, rule or device it was."""
+
+
 @dataclass(frozen=True)
 class Blame:
     kind: str
@@ -55,7 +62,7 @@ def _plain(root: Finding, name: str) -> Blame:
         cause = root.sign.cause.format_map(groups)
     except KeyError:
         cause = root.sign.cause
-    if name in ("rule", "nccl", "validation", "library", "device_fault", "no_device", "inspect"):
+    if name in DETAILED:
         detail = _detail(root)
         cause = detail if name == "rule" else f"{cause}: {detail}"
     if name == "killed":

@@ -88,9 +88,14 @@ def phase_of(root: Finding, scan: Scan, was_ready: bool | None) -> str | None:
         return told
     if root.is_ready or was_ready or (scan.died_serving and not scan.died_booting):
         return "serving"
-    if root.phase is None and root.frames and not root.line.process:
+    if root.phase is None and (_is_of_pydantic(root) or (root.frames and not root.line.process)):
         return "config"
     return root.phase
+
+
+def _is_of_pydantic(root: Finding) -> bool:
+    """Arguments are checked by it before anything is loaded."""
+    return root.line.message.lstrip().startswith("Value error, ")
 
 
 def phase_of_frames(frames: Sequence[str]) -> str | None:

@@ -28,7 +28,8 @@ SIGNS = (
     sign(
         "kernel_oom",
         "host_ram",
-        r"[Oo]ut of memory: Kill(?:ed)? process (?P<victim>\d+)|oom-kill:|oom_reaper: reaped|OOMKilled",
+        r"[Oo]ut of memory: Kill(?:ed)? process (?P<victim>\d+)|oom-kill:|oom_reaper: reaped|OOMKilled"
+        r"|killed by the OOM killer|result 'oom-kill'",
         "the kernel killed a process because the host ran out of memory",
         is_bare=True,
     ),
@@ -91,7 +92,8 @@ SIGNS = (
         "killed",
         r"(?:Worker proc|[Ee]ngine core proc\w*) ?(?P<who>\S*) died unexpectedly \(exit code: -(?P<signal>\d+)\)"
         r"|Failed core proc\(s\): \{'(?P<core>[^']+)': -(?P<core_signal>\d+)"
-        r"|Worker \S+ pid \d+ died, exit code: -(?P<old_signal>\d+)|^(?P<container>\S+) exited with code 137$",
+        r"|Worker \S+ pid \d+ died, exit code: -(?P<old_signal>\d+)|^(?P<container>\S+) exited with code 137$"
+        r"|^command terminated with (?:non-zero )?exit (?:code|status):? 137|\bExit [Cc]ode:\s+137\b|exit status 137\b",
         "a process of the engine was killed by a signal",
         rank="report",
         is_bare=True,
@@ -122,6 +124,33 @@ SIGNS = (
         r"No CUDA GPUs are available|invalid device ordinal|Failed to infer device type|no CUDA-capable device"
         r"|no NVIDIA driver on your system",
         "no GPU is visible to the server (see CUDA_VISIBLE_DEVICES)",
+    ),
+    sign(
+        "device_not_ready",
+        "unknown",
+        r"Error 80[12]:|system not yet initialized|CUDA unknown error|CUDA initialization error"
+        r"|Driver/library version mismatch|Failed to initialize NVML",
+        "the GPU's driver is there but does not answer",
+    ),
+    sign(
+        "placement",
+        "unknown",
+        r"Cannot provide a placement group|number of required GPUs exceeds the total number of available GPUs",
+        "the Ray cluster has not as many free GPUs as the parallel sizes need",
+    ),
+    sign(
+        "permission",
+        "unknown",
+        r"PermissionError: |\[Errno 13\]",
+        "the server may not write or read a file",
+        rank="report",
+    ),
+    sign(
+        "threads",
+        "unknown",
+        r"can't start new thread|Resource temporarily unavailable|pthread_create failed|\[Errno 11\]",
+        "no further thread or process may be started",
+        rank="report",
     ),
     sign(
         "device_fault",

@@ -26,7 +26,7 @@ SIGNS = (
     sign(
         "no_kv",
         "kv_capacity",
-        r"No available memory for the cache blocks",
+        r"No available memory for the(?: cache blocks| *$)",
         "weights and activations leave no memory for the KV cache",
         "kv_alloc",
         is_config_fault=True,

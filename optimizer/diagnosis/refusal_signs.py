@@ -18,6 +18,8 @@ ARGUMENT_TEXTS = (
     r"Invalid prefix_match_unit|is not supported for the current GPU|is only supported on",
     r"should be consistent with the max value of cudagraph|is incompatible with PYTORCH_CUDA_ALLOC_CONF",
     r"Number of experts in the model must|async scheduling is only supported|does not support async scheduling",
+    r"\d+ is not divisible by \d+|Too large swap space",
+    r"is greater than max_lora_rank|Unknown attention backend|\bis not a valid (?:argument|value|\w+Backend)",
     r"attention backend \S+ is not|[Uu]nsupported (?:kv[_ ]cache|block|dtype)|block_size .*(?:not supported|must)",
 )
 
@@ -133,6 +135,15 @@ SIGNS = (
         "vLLM could not load the model's class: a library or device setting it does not understand",
         "config",
         rank="report",
+    ),
+    sign(
+        "remote_code",
+        "arguments",
+        r"contains custom code which must be executed|trust_remote_code=True",
+        "the model brings code of its own, which is only run if the arguments allow it",
+        "config",
+        is_config_fault=True,
+        is_bare=True,
     ),
     sign(
         "derived_length",

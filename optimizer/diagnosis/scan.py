@@ -66,6 +66,8 @@ _FACTS = ("took", "KV cache", "args: ", "LLM engine", "blocks")
 MAX_KEPT = 500
 _SOURCE = "   "
 """Lines of a traceback that quote source code are indented by four."""
+_DESCRIBED = re.compile(r"\s+(?:Reason|Exit Code|Message):\s")
+"""Indented, too: how `kubectl describe pod` tells of a container's end."""
 ORDER = {"config": 0, "load": 1, "warmup": 2, "kv_alloc": 3, "graph_capture": 4, "serving": 5}
 """Of a boot that measures its KV size."""
 _ALIVE = re.compile(r"\"POST /\S+ HTTP/[\d.]+\" 200|Avg generation throughput: (?!0\.0 )\d")
@@ -106,6 +108,10 @@ class Finding:
     @property
     def kind(self) -> str:
         return self.sign.kind if self.sign else "unknown"
+
+
+def _is_source(message: str) -> bool:
+    return message.startswith(_SOURCE) and _DESCRIBED.match(message) is None
 
 
 def _survived_at(phase: str | None) -> int:
@@ -179,7 +185,7 @@ class Scan:
             self.kept.append(line)
         if line.level in ("INFO", ""):
             self._note_life(line)
-        if self._is_frame(line) or self.told_to_stop is not None or message.startswith(_SOURCE):
+        if self._is_frame(line) or self.told_to_stop is not None or _is_source(message):
             return
         if line.level in ("INFO", "WARNING", "DEBUG"):
             self._feed_quiet(line)

@@ -74,6 +74,8 @@ def attainable_tokens(s: Situation) -> int | None:
     """Tokens that the largest KV cache of this card would hold with these budgets; None where it cannot be told."""
     if s.model is None or s.gpu is None or s.gpu.is_cpu or not s.is_alone or s.kv_tokens is None:
         return None
+    if (s.whole("pipeline_parallel_size") or 1) > 1:
+        return None
     own = {k: v for k, v in s.config.items() if k not in ("kv_cache_memory_bytes", "num_gpu_blocks_override")}
     wanted = {**own, "gpu_memory_utilization": MOST_UTILIZATION, "tensor_parallel_size": s.tensor_parallel_size}
     return int(memory_use(s.model, s.gpu, wanted).kv_tokens * s.n_replicas)

@@ -137,7 +137,8 @@ class Situation:
     @property
     def n_replicas(self) -> float:
         """Of the model, side by side (data parallel)."""
-        return max(self.n_gpus, 1) / self.tensor_parallel_size
+        each = self.tensor_parallel_size * (self.whole("pipeline_parallel_size") or 1)
+        return max(self.n_gpus / each, 1.0)
 
     @property
     def is_busy(self) -> bool:
