@@ -1,5 +1,5 @@
 """`python -m optimizer.diagnose`: what a vLLM log says went wrong (`--log FILE`), or the five questions answered for a
-recorded trial (`--study S --trial N`). Needs no GPU."""
+recorded trial (`--study S --trial N`) or for a running server (`--url URL`). Needs no GPU."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from optimizer.diagnosis.failure import Verdict
 
 EPILOG = """\
-Exit code: 0 nothing failed in the log, or the trial is healthy; 1 a failure was found, or the trial is degraded; 4 the
-trial is broken (it failed, or requests of it did); 2 what was given cannot be read.
+Exit code: 0 nothing failed in the log, or the trial or server is healthy (or the server idle); 1 a failure was found,
+or it is degraded; 4 it is broken (it failed, or requests of it did); 2 what was given cannot be read; 3 no vLLM server
+answers at the URL.
 
   python -m optimizer.diagnose --log server.log
   python -m optimizer.diagnose --study chat-1 --trial 7
+  python -m optimizer.diagnose --url http://127.0.0.1:8000 --minutes 5
   kubectl logs pod/vllm-0 | python -m optimizer.diagnose --log - --json
 """
+MINUTES = 5.0
+MOST_MINUTES = 24 * 60.0
+ONLY_WITH_URL = ("minutes", "model", "gpu", "api_key_variable")
 PEEK_BYTES = 65_536
 GZIP = b"\x1f\x8b"
 MARKED = {
@@ -42,14 +47,22 @@ def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m optimizer.diagnose",
         description="Say what a vLLM log says went wrong: kind, phase, cause, whose fault, bounds, advice. Or answer"
-        " for a recorded trial: compute or bandwidth, GPU or CPU, steady state or peak, parameters or workload, faster"
-        " or steadier; each with evidence, a confidence and what would change it.",
+        " for a recorded trial, or for a running server that is only watched: compute or bandwidth, GPU or CPU, steady"
+        " state or peak, parameters or workload, faster or steadier; each with evidence, a confidence and what would"
+        " change it.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--log", metavar="FILE|-", help="a server's log, plain or gzip; - is stdin")
     what.add_argument("--study", metavar="STUDY", help="a study's name, or the path of its folder; with --trial")
+    what.add_argument("--url", metavar="URL", help="a running server, http://HOST:PORT; watched, never touched")
+    parser.add_argument("--minutes", type=float, metavar="M", help=f"how long it is watched (default {MINUTES:g})")
+    parser.add_argument("--model", metavar="NAME|DIR", help="with --url: its model, where that cannot be found out")
+    parser.add_argument("--gpu", metavar="NAME", help="with --url: its card, where that cannot be found out")
+    parser.add_argument(
+        "--api-key-variable", metavar="NAME", help="with --url: the environment variable that holds its key"
+    )
     parser.add_argument("--trial", type=int, metavar="N", help="the trial of the study")
     parser.add_argument("--studies", type=Path, default=Path("studies"), metavar="DIR", help="where studies lie")
     parser.add_argument("--json", action="store_true", help="one JSON object (--log: null if nothing failed)")
@@ -59,14 +72,54 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """0: nothing failed, healthy. 1: a failure was found, degraded. 4: broken. 2: bad input."""
     args = build_parser().parse_args(argv)
+    _refuse_misplaced(args)
     if args.study is not None:
         return _diagnose_trial(args)
+    if args.url is not None:
+        return _diagnose_server(args)
     verdict, remarks = _judge(args.log)
     if args.json:
         print(json.dumps(verdict.to_json() if verdict else None, indent=2, allow_nan=False, ensure_ascii=False))
     else:
         print("\n".join([_text(verdict, args.log), *(f"note: {text}" for text in remarks)]))
     return 1 if verdict else 0
+
+
+def _refuse_misplaced(args: argparse.Namespace) -> None:
+    from optimizer.errors import UserError
+
+    given = [name for name in ONLY_WITH_URL if getattr(args, name) is not None]
+    if given and args.url is None:
+        raise UserError(f"--{given[0].replace('_', '-')}: belongs to --url URL, a running server")
+    if args.trial is not None and args.study is None:
+        raise UserError(f"--trial {args.trial}: say of which study, --study STUDY")
+
+
+def _diagnose_server(args: argparse.Namespace) -> int:
+    from optimizer.watching.command import watch_server
+
+    return watch_server(args.url, _minutes(args) * 60.0, args.model, args.gpu, _key_variable(args), is_json=args.json)
+
+
+def _minutes(args: argparse.Namespace) -> float:
+    from optimizer.errors import UserError
+
+    minutes = MINUTES if args.minutes is None else float(args.minutes)
+    if not 0.05 <= minutes <= MOST_MINUTES:
+        raise UserError(f"--minutes {args.minutes:g}: give 0.05 to {MOST_MINUTES:g}")
+    return minutes
+
+
+def _key_variable(args: argparse.Namespace) -> str:
+    import os
+
+    from optimizer.deployment.secrets import mask
+    from optimizer.errors import UserError
+
+    name: str = args.api_key_variable or ""
+    if name and not os.environ.get(name):
+        raise UserError(f"--api-key-variable {mask(name)}: no environment variable of that name is set")
+    return name
 
 
 def _diagnose_trial(args: argparse.Namespace) -> int:

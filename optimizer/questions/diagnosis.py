@@ -17,7 +17,7 @@ from optimizer.questions.peak import Breakage, steady_or_peak
 from optimizer.questions.preemption import Checklist, preemption_checklist
 from optimizer.questions.situation import Situation
 
-_WORST: tuple[Health, ...] = ("broken", "degraded", "healthy", "unknown")
+WORST: tuple[Health, ...] = ("broken", "degraded", "healthy", "unknown")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def diagnose(
     spiky = [s for s in loads if s.load != "saturation"] or loads
     spikes = next((x for x in map(prefill_interference, spiky) if x.is_prefill), prefill_interference(spiky[0]))
     judged = [s for s in loads if s.load != "saturation"] or list(loads)
-    health: Health = min((health_of(s) for s in judged), key=_WORST.index)
+    health: Health = min((health_of(s) for s in judged), key=WORST.index)
     told = tuple(f"{s.source}: {text}" if len(loads) > 1 else text for s in judged for text in problems(s))
     notes = tuple(dict.fromkeys(s.itl_note for s in loads if s.itl_note))
     return Diagnosis(source or asked.source, health, told, answers, preemption_checklist(pressed), spikes, notes)

@@ -10,7 +10,16 @@ from __future__ import annotations
 
 from optimizer.questions.answer import Answer, Change, Confidence, unknown
 from optimizer.questions.physics import BUSY_MFU, StepPhysics, decode_physics, window_mfu
-from optimizer.questions.processes import IDLE_RESIDENT, NAMES, cpu_lines, full_roles, is_host, is_starved, named
+from optimizer.questions.processes import (
+    IDLE_RESIDENT,
+    NAMES,
+    THROTTLED,
+    cpu_lines,
+    full_roles,
+    is_host,
+    is_starved,
+    named,
+)
 from optimizer.questions.situation import Situation
 from search_spaces.vllm import API_SERVER_COUNT
 
@@ -123,8 +132,11 @@ def _front_end(s: Situation) -> Answer:
 
 
 def _starved(s: Situation) -> Answer:
-    text = "the engine always has requests and gets less than a core: something else runs on its cores"
-    advice = ("give the server cores of its own (cpuset, CPU limits), and move what else runs there",)
+    text = "it waits for the CPU: the engine has requests and does not get its core, because something else runs on it"
+    advice = ("give the server cores of its own (cpuset, CPU requests), and move what else runs there",)
+    if s.cpu_wait is not None and (s.cpu_wait.throttled or 0.0) > THROTTLED:
+        text = "it waits for the CPU: its container's CPU limit stops the engine again and again"
+        advice = ("raise or remove the container's CPU limit; a request alone does not throttle",)
     return Answer(2, TITLE, "cpu", text, "high", _evidence(s), "the engine at its cores' full use", advice=advice)
 
 

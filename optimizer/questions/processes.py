@@ -8,7 +8,11 @@ from optimizer.questions.situation import CpuUse, Situation
 FULL = 0.9
 """Of one core: Python runs one thread of a process at a time, so its busiest thread cannot go faster."""
 STARVED = 0.7
-"""Of a core: an engine that always has requests and gets less is kept from running."""
+"""Of a core, and of all its cores: an engine that always has requests, computes on the CPU and gets less is kept from
+running."""
+DELAYED, THROTTLED = 0.2, 0.1
+"""Share of the time that an engine's thread waits for a core, or that its container is stopped, from which on that is
+what requests wait for: a step of 20 ms then takes 25."""
 IDLE_RESIDENT = 0.7
 """Share of the time below which no kernel was resident while requests ran all the time: the GPU waited."""
 NAMES = {"api_server": "the API server", "engine_core": "EngineCore", "worker": "a worker"}
@@ -40,23 +44,51 @@ def is_host(s: Situation) -> bool:
 
 
 def is_starved(s: Situation) -> bool:
-    """Always something to do, and less than a core to do it with."""
+    """Something to do, and no core to do it with: by the kernel's own clocks where they can be read, else, on a CPU, by
+    what the engine used while it always had requests."""
+    wait = s.cpu_wait
+    if wait is not None and s.running is not None and s.running.mean > 0:
+        if (wait.throttled or 0.0) > THROTTLED or (s.is_busy and (wait.delayed or 0.0) > DELAYED):
+            return True
+        if wait.delayed is not None:
+            return False
     engine = s.cpu.get("worker") or s.cpu.get("engine_core")
-    return is_host(s) and engine is not None and s.is_busy and engine.cores < STARVED
+    if engine is None or not is_host(s) or not s.is_busy or _busiest(engine) >= STARVED:
+        return False
+    used = sum(use.cores * use.n_processes for role, use in s.cpu.items() if role != "client")
+    return used < STARVED * (s.n_cores or 1)
+
+
+def _busiest(use: CpuUse) -> float:
+    return use.busiest_thread if use.busiest_thread is not None else use.cores
 
 
 def _is_full(s: Situation, role: str, use: CpuUse) -> bool:
     """On a host without GPU the engine's own cores compute the model: only the front end can be too slow for it."""
     if is_host(s) and role != "api_server":
         return False
-    return (use.busiest_thread if use.busiest_thread is not None else use.cores) >= FULL
+    return _busiest(use) >= FULL
 
 
 def cpu_lines(s: Situation) -> list[str]:
-    """One line a role, the load generator's left out."""
-    return [
+    """One line a role, the load generator's left out; and how long they waited for a core."""
+    return _wait_lines(s) + [
         f"{role}: {use.cores:.2f} cores"
         + ("" if use.busiest_thread is None else f", its busiest thread {use.busiest_thread:.2f}")
         for role, use in s.cpu.items()
         if role != "client"
     ]
+
+
+def _wait_lines(s: Situation) -> list[str]:
+    wait = s.cpu_wait
+    if wait is None:
+        return []
+    told = []
+    if wait.throttled:
+        told.append(f"its container's CPU limit stopped it {wait.throttled:.0%} of the time (cgroup cpu.stat)")
+    if wait.delayed is not None:
+        told.append(f"a thread of the engine was ready and without a core {wait.delayed:.0%} of the time (schedstat)")
+    if wait.machine is not None:
+        told.append(f"some task of this machine waited for a core {wait.machine:.0%} of the time (/proc/pressure/cpu)")
+    return told

@@ -25,6 +25,8 @@ class Gauge:
     most: float
     slope_per_s: float | None = None
     """Median slope of its last two thirds; None with too few readings."""
+    low: float | None = None
+    """Reached in nine readings of ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,18 @@ class CpuUse:
     busiest_thread: float | None = None
     """Its busiest thread: near 1.0 it cannot go faster, however many cores are idle."""
     n_processes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CpuWait:
+    """How long the engine's own threads were ready to run and did not get a core. Shares of the time watched."""
+
+    delayed: float | None = None
+    """Of its most delayed thread, in the run queue (/proc/PID/task/TID/schedstat)."""
+    throttled: float | None = None
+    """Stopped by its container's CPU limit (cgroup cpu.stat)."""
+    machine: float | None = None
+    """Some task of the machine waited for a core (/proc/pressure/cpu)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +125,9 @@ class Situation:
     interference: Interference | None = None
 
     cpu: Mapping[str, CpuUse] = field(default_factory=dict)
+    cpu_wait: CpuWait | None = None
+    n_cores: int | None = None
+    """Cores that the server may run on."""
     kernel_resident_share: float | None = None
     """NVML's utilisation: some kernel was resident. It does not say that the GPU was busy."""
     memory_trend: str | None = None
@@ -142,8 +159,10 @@ class Situation:
 
     @property
     def is_busy(self) -> bool:
-        """Some request ran at any time, on average; between requests an engine takes no steps."""
-        return self.running is not None and self.running.mean >= 1
+        """Some request ran at nearly any time; between requests an engine takes no steps."""
+        if self.running is None:
+            return False
+        return self.running.mean >= 1 and (self.running.low is None or self.running.low >= 1)
 
     @property
     def step_s(self) -> float | None:

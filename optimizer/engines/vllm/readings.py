@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from optimizer.engines.vllm.exposition import parse_line
 
 PREFIX = "vllm:"
+HTTP = "http_requests_total"
+"""Of prometheus-fastapi-instrumentator, which vLLM's front end uses: answers by handler and class of status."""
 Key = tuple[str, frozenset[tuple[str, str]]]
 
 
@@ -29,7 +31,7 @@ class Reading:
 
 def read_all(text: str) -> Reading:
     """Raises ValueError, naming the line, for a text that is not in Prometheus' format."""
-    rows = [(i, row) for i, row in enumerate(text.splitlines(), 1) if row.startswith(PREFIX)]
+    rows = [(i, row) for i, row in enumerate(text.splitlines(), 1) if row.startswith((PREFIX, HTTP))]
     parsed = (parse_line(number, row) for number, row in rows)
     return Reading({(name, frozenset(labels.items())): v for name, labels, v in parsed if math.isfinite(v)})
 
@@ -76,11 +78,18 @@ class Histogram:
         """Observations that are surely above it."""
         return math.fsum(n for i, n in enumerate(self.counts) if self._low(i) >= value)
 
-    @property
-    def most(self) -> float | None:
-        """Upper edge of the highest bucket that holds any; None without observations or where that is infinite."""
-        index = next((i for i in reversed(range(len(self.counts))) if self.counts[i] > 0), None)
-        return None if index is None or math.isinf(self.edges[index]) else self.edges[index]
+    def mean_above(self, value: float) -> float:
+        """Of those, each at the middle of its bucket; 0 without any."""
+        middles = [(self._middle(i), n) for i, n in enumerate(self.counts) if self._low(i) >= value]
+        n = math.fsum(n for _, n in middles)
+        return math.fsum(middle * n for middle, n in middles) / n if n else 0.0
+
+    def draw(self, share: float) -> float:
+        """The value that this share (0..1) of the observations lies below. Raises ValueError without observations."""
+        found = self.percentile(100 * share)
+        if found is None:
+            raise ValueError("nothing was observed")
+        return found
 
     def _bucket_of(self, percent: float) -> int:
         reached, wanted = 0.0, percent / 100 * self.n
@@ -93,13 +102,14 @@ class Histogram:
     def _low(self, index: int) -> float:
         return self.edges[index - 1] if index else 0.0
 
+    def _middle(self, index: int) -> float:
+        """Of a bucket; of the infinite one its lower edge."""
+        low, high = self._low(index), self.edges[index]
+        return low if math.isinf(high) else (low + high) / 2
+
     def _mean_of_lowest(self) -> float:
-        """The sum less what lies in the other buckets, taken at their middles (the last at its lower edge)."""
-        others = math.fsum(
-            n * (self._low(i) if math.isinf(self.edges[i]) else (self._low(i) + self.edges[i]) / 2)
-            for i, n in enumerate(self.counts)
-            if i
-        )
+        """The sum less what lies in the other buckets, taken at their middles."""
+        others = math.fsum(n * self._middle(i) for i, n in enumerate(self.counts) if i)
         left = (self.total - others) / self.counts[0]
         return left if 0 < left <= self.edges[0] else self.edges[0] / 2
 
@@ -133,6 +143,11 @@ class Gains:
                 total = math.fsum(n for _, n in self._of((f"{PREFIX}{name}_sum",), {}))
                 return Histogram(edges, tuple(_single([by_edge[e] for e in edges])), total)
         return None
+
+    @property
+    def http_errors(self) -> float:
+        """Answers of the front end that were its own fault (5xx)."""
+        return math.fsum(n for labels, n in self._of((HTTP,), {}) if labels.get("status", "").startswith("5"))
 
     def _of(self, names: Sequence[str], labels: Mapping[str, str]) -> Iterator[tuple[dict[str, str], float]]:
         wanted = labels.items()
