@@ -8,6 +8,12 @@ from typing import Any
 
 WIDTH_PX, HEIGHT_PX = 500.0, 320.0
 """About what optuna-dashboard leaves for the axes of a stored figure."""
+Vector = tuple[float, float, float]
+EYE: Vector = (1.5, -1.7, 0.85)
+CENTRE: Vector = (0.0, 0.0, -0.12)
+"""From where to where plotly's camera looks, in sides of the cube."""
+FIELD_OF_VIEW = 45.0
+"""Of plotly's camera, degrees."""
 _CHAR_PX, _LINE_PX = 6.3, 16.0
 _OFFSETS_PX = ((-45, -34), (45, -34), (-45, -60), (45, -60), (0, -86), (-45, 40), (45, 40), (0, -112))
 """Tried in order, from the point to the middle of the name; y points down, as in plotly."""
@@ -27,15 +33,36 @@ def place_names(
     On an axis by ratio plotly wants the place of an annotation as a logarithm."""
     taken: list[Box] = []
     found = []
-    for k, (name, values) in enumerate(zip(names, points, strict=True)):
+    for name, values in zip(names, points, strict=True):
         place = {axis: _on_axis(values[i], ranges[i]) for axis, i in axes.items()}
-        if len(axes) == 2:
-            x, y = (_share(place[axis], ranges[i]) for axis, i in axes.items())
-            dx, dy = _free_offset(name, x * WIDTH_PX, (1 - y) * HEIGHT_PX, taken)
-        else:
-            dx, dy = (-45, 45)[k % 2], -34 - 26 * k
+        shares = [_share(place[axis], ranges[i]) for axis, i in axes.items()]
+        x, y = shares if len(axes) == 2 else _seen(shares)
+        dx, dy = _free_offset(name, x * WIDTH_PX, (1 - y) * HEIGHT_PX, taken)
         found.append({**place, **_STYLE, "text": name, "ax": dx, "ay": dy})
     return found
+
+
+def _seen(shares: Sequence[float]) -> tuple[float, float]:
+    """Where a point of the unit cube stands in the plot from `EYE`, as shares of its width and height."""
+    forward = [c - e for c, e in zip(CENTRE, EYE, strict=True)]
+    right = _unit((forward[1], -forward[0], 0.0))
+    up = _unit(_cross(right, forward))
+    ray = [share - 0.5 - e for share, e in zip(shares, EYE, strict=True)]
+    depth = _dot(ray, _unit(forward)) * 2 * math.tan(math.radians(FIELD_OF_VIEW / 2))
+    return 0.5 + _dot(ray, right) / depth * HEIGHT_PX / WIDTH_PX, 0.5 + _dot(ray, up) / depth
+
+
+def _cross(a: Sequence[float], b: Sequence[float]) -> Vector:
+    return a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]
+
+
+def _dot(a: Sequence[float], b: Sequence[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def _unit(a: Sequence[float]) -> Vector:
+    length = math.sqrt(_dot(a, a))
+    return a[0] / length, a[1] / length, a[2] / length
 
 
 def _free_offset(name: str, x: float, y: float, taken: list[Box]) -> tuple[int, int]:

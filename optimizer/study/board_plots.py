@@ -13,7 +13,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from optimizer.study.board_labels import place_names
+from optimizer.study.board_labels import CENTRE, EYE, place_names
 from optimizer.study.board_text import Standing, launch_text
 from optimizer.study.terms import Terms
 from optimizer.study.trial_record import TrialRecord
@@ -23,6 +23,8 @@ MAX_POINTS = 400
 _INK, _QUIET, _BAD, _LINE = "#1f2933", "#8fb3d9", "#b8bec6", "#d9dee4"
 _FRONT = "#c2410c"
 _LOG_SPAN = 8.0
+_UNUSED_BUTTONS = ["lasso2d", "select2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "resetCameraLastSave3d"]
+"""Of plotly's tool bar: with all of them it covers a title on a small screen."""
 
 
 def front_3d(standing: Standing, terms: Terms, title: str) -> go.Figure:
@@ -38,7 +40,7 @@ def front_3d(standing: Standing, terms: Terms, title: str) -> go.Figure:
                 z=z,
                 name=name,
                 mode="markers",
-                marker={**marker, "size": 0.5 * marker["size"], "line": {"width": 0}},
+                marker={**marker, "symbol": "circle", "size": 0.5 * marker["size"], "line": {"width": 0}},
                 hovertext=_hover(trials, standing, terms),
                 hoverinfo="text",
             )
@@ -55,7 +57,7 @@ def front_3d(standing: Standing, terms: Terms, title: str) -> go.Figure:
         }
         for label, scale in zip(terms.labels, ranges, strict=False)
     ]
-    camera = {"eye": {"x": 1.5, "y": -1.7, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.12}}
+    camera = {name: dict(zip("xyz", place, strict=True)) for name, place in (("eye", EYE), ("center", CENTRE))}
     scene: dict[str, Any] = {
         "xaxis": axes[0],
         "yaxis": axes[1],
@@ -181,6 +183,7 @@ def layout(title: str) -> dict[str, Any]:
         "height": 450,
         "legend": {"orientation": "h", "x": 0.0, "y": 1.02, "yanchor": "bottom", "font": {"color": _INK}},
         "margin": {"l": 60, "r": 30, "t": 70, "b": 55},
+        "modebar": {"remove": _UNUSED_BUTTONS},
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from objectives.hypervolume import Axes
 from objectives.objective import Scorecard
-from optimizer.study.board_labels import place_names
+from optimizer.study.board_labels import CENTRE, _seen, place_names
 from optimizer.study.board_plots import MAX_POINTS, front_2d, front_3d
 from optimizer.study.board_text import About, escape, launch_text, many_objectives, standing_of, study_note, trial_note
 from optimizer.study.dashboard import MAX_SHARE, StudyBoard, dashboard_command
@@ -175,3 +175,14 @@ def test_names_of_near_points_do_not_lie_on_each_other() -> None:
     offsets = [(a["ax"], a["ay"]) for a in placed]
     assert len(set(offsets[:3])) == 3
     assert offsets[3][1] > 0, "not above the top"
+
+
+def test_names_stand_where_the_camera_sees_their_points() -> None:
+    ranges = [{"range": [0.0, 1.0]}] * 3
+    axes = {"x": 0, "y": 1, "z": 2}
+    seen = _seen((0.5, 0.5, 0.5 + CENTRE[2]))
+    assert seen == pytest.approx((0.5, 0.5)), "it looks at its centre"
+    assert _seen((0.9, 0.5, 0.5))[0] > seen[0] and _seen((0.5, 0.5, 0.9))[1] > seen[1]
+    near = [(0.1, 0.2, 0.3), (0.1, 0.2, 0.31), (0.11, 0.2, 0.3)]
+    placed = place_names(["most throughput, lowest ITL", "knee", "lowest TTFT"], near, ranges, axes)
+    assert len({(a["ax"], a["ay"]) for a in placed}) == 3
