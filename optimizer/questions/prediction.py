@@ -49,7 +49,9 @@ def with_predictions(
         return tuple(done.get((c.name, str(c.value)), c) for c in changes)
 
     answers = tuple(replace(a, changes=with_figures(a.changes)) for a in found.answers)
-    return replace(found, answers=answers, spikes=replace(found.spikes, changes=with_figures(found.spikes.changes)))
+    lines = tuple(replace(line, changes=with_figures(line.changes)) for line in found.checklist.lines)
+    spikes = replace(found.spikes, changes=with_figures(found.spikes.changes))
+    return replace(found, answers=answers, checklist=replace(found.checklist, lines=lines), spikes=spikes)
 
 
 def _predicted(change: Change, now: Figures, server: Server, phase: PhaseMeasurement) -> Change:
