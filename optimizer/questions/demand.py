@@ -17,11 +17,13 @@ from optimizer.questions.health import is_readable, problems, waits
 from optimizer.questions.physics import is_compute_full
 from optimizer.questions.pool import Demand, attainable_tokens, kv_demand, larger_pool, total_tokens
 from optimizer.questions.processes import limiting_roles, named
-from optimizer.questions.seats import are_seats_taken, more_seats
+from optimizer.questions.seats import FULL_KV, are_seats_taken, more_seats
 from optimizer.questions.situation import Situation
 
 TITLE = "parameters or workload?"
 FULL_POOL = 0.9
+NEARLY = 0.9
+"""Of a pool that was seen full: demand is a mean over the time watched, and a queue that grows began at nothing."""
 OWN_PREFILL_SHARE, OWN_PREFILL_MS = 0.7, 1000.0
 """Of a long time to first token, the prompt's own prefill: nothing waits, the prompt is long."""
 
@@ -35,10 +37,10 @@ def parameters_or_workload(s: Situation, best_per_s: float | None = None, respon
         return unknown(4, TITLE, f"a load generator that keeps up ({s.client_fault})")
     demand, found = kv_demand(s), problems(s)
     is_carried = best_per_s is not None and s.offered_per_s is not None
-    if best_per_s is not None and s.offered_per_s is not None and s.offered_per_s > best_per_s:
-        return _beyond_best(s, s.offered_per_s, best_per_s, demand)
     if not found:
         return _fits(s, demand)
+    if best_per_s is not None and s.offered_per_s is not None and s.offered_per_s > best_per_s:
+        return _beyond_best(s, s.offered_per_s, best_per_s, demand)
     if demand is not None and not is_carried and _is_beyond_pool(s, demand):
         return _beyond_pool(s, demand)
     if is_carried:
@@ -128,7 +130,9 @@ def _without_queue(s: Situation, demand: Demand | None, found: tuple[str, ...]) 
 def _is_beyond_pool(s: Situation, demand: Demand) -> bool:
     """More is wanted than the pool holds, and it is the pool that makes it wait: not seats, with blocks to spare."""
     is_pool_full = s.kv_usage is None or s.kv_usage.most >= FULL_POOL
-    return demand.wanted_tokens > (s.kv_tokens or math.inf) and is_pool_full and _queues(s)
+    was_full = s.kv_usage is not None and s.kv_usage.most >= FULL_KV
+    least = (NEARLY if was_full else 1.0) * (s.kv_tokens or math.inf)
+    return demand.wanted_tokens > least and is_pool_full and _queues(s)
 
 
 def _beyond_pool(s: Situation, demand: Demand) -> Answer:
