@@ -22,6 +22,7 @@ Main = Callable[[list[str] | None], int]
 COMMANDS = {
     "run": "search the configurations of one model, GPU and workload",
     "export": "take the configurations of a study's Pareto front away",
+    "report": "write one HTML page about a study, opened without a network",
     "validate": "measure a front configuration once more, on fresh servers",
     "simulate": "simulate one configuration on one card, without a study",
     "calibrate": "learn from a real study how long this model takes on this card",

@@ -141,7 +141,7 @@ def about_study(study: OpenStudy, setup: Setup, choice: EngineChoice, calibratio
             UNSUSTAINED: "the engine did not keep up with R",
             BOOT: "the configuration did not start, or died",
         },
-        commands=(study.resume_command, study.export_command, study.dashboard_command),
+        commands=(study.resume_command, study.export_command, study.report_command, study.dashboard_command),
         is_simulated=choice.is_simulated,
         n_trials=profile.budget.n_trials,
         floors=calibration.noise,

@@ -397,4 +397,5 @@ class Session:
         if front.members:
             print(f"exported: {self._study.folder.front_path}")
             print(f"take one away: {self._study.export_command}")
+        print(f"read why: {self._study.report_command}")
         print(f"watch: {self._study.dashboard_command}")

@@ -77,6 +77,10 @@ class OpenStudy:
         return f"python -m optimizer.export {shlex.quote(_short(self.folder.path))} --pick knee"
 
     @property
+    def report_command(self) -> str:
+        return f"python -m optimizer.report {shlex.quote(_short(self.folder.path))}"
+
+    @property
     def resume_command(self) -> str:
         """The command that was typed, with --resume and the study's name in it."""
         words = [w for w in sys.argv[1:] if w != "--resume"]

@@ -113,6 +113,11 @@ class StudyRecord:
         """Leave one plain file behind and no open connection."""
         close_connections(self._storage)
 
+    def let_go(self) -> None:
+        """A reader is done: its connections end, and the file stays as its writer wants it."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
     # writing
 
     def open_trial(

@@ -1,0 +1,25 @@
+(function () {
+  "use strict";
+  var config = { responsive: true, displayModeBar: false };
+  var isTouch = window.matchMedia && window.matchMedia("(pointer: coarse)").matches;
+  var plots = Array.prototype.slice.call(document.querySelectorAll(".plot"));
+  function draw(plot) {
+    if (plot.dataset.drawn) { return; }
+    plot.dataset.drawn = "yes";
+    var figure = JSON.parse(document.getElementById(plot.dataset.chart).textContent);
+    if (isTouch && !figure.layout.scene) { figure.layout.dragmode = false; }  // a finger scrolls the page
+    Plotly.newPlot(plot, figure.data, figure.layout, config);
+  }
+  if ("IntersectionObserver" in window) {
+    var observer = new IntersectionObserver(function (seen) {
+      seen.forEach(function (entry) {
+        if (entry.isIntersecting) { observer.unobserve(entry.target); draw(entry.target); }
+      });
+    }, { rootMargin: "600px" });
+    plots.forEach(function (plot) { observer.observe(plot); });
+  } else { plots.forEach(draw); }
+  window.addEventListener("beforeprint", function () {
+    document.querySelectorAll("details").forEach(function (part) { part.open = true; });
+    plots.forEach(draw);
+  });
+})();
