@@ -84,6 +84,7 @@ def _server_lines(server: Diagnosis) -> Iterator[str]:
     why = f"; cause by the checklist: {', '.join(causes)}" if causes and server.checklist.is_preempting else ""
     yield escape(f"{server.checklist.text[:1].upper()}{server.checklist.text[1:]}{why}")
     yield from (f"Worth a trial: {escape(_change(change))}" for change in server.changes[:MAX_CHANGES])
+    yield from (f"Mind: {escape(text)}" for text in server.notes)
 
 
 def _change(change: Change) -> str:

@@ -117,7 +117,7 @@ def trial_note(
         parts.append(f"**{escape(trial.reason[:600])}**")
     if trial.values is not None:
         parts.append(_table(("objective", "value"), [*zip(terms.labels, map(figure, trial.values), strict=True)]))
-    if trial.binding:
+    if trial.binding and trial.state != "infeasible":  # of which every limit counts as missed
         parts.append(_table(("limit missed", "by"), [(name, amount(v)) for name, v in trial.binding]))
     parts += [*more, f"```\n{launch_text(trial.parameters)}\n```"]
     return "\n\n".join(parts) + "\n"
