@@ -127,6 +127,8 @@ class ProcessSample:
     """Cores' worth of CPU time used, e.g. 1.0 for one busy core."""
     busiest_thread_cores: float | None
     rss_bytes: int
+    delayed: float | None = None
+    """Share of the time that its main thread was ready to run and had no core; an engine's steps run in that thread."""
 
 
 @dataclass(frozen=True, slots=True)

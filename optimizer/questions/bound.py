@@ -68,6 +68,8 @@ def compute_or_bandwidth(s: Situation, points: Sequence[Point] = ()) -> Answer:
         return _by_response(s, response)
     if s.output_tokens_per_s and window_mfu(s) is not None and _prefill(s)[0]:
         return _by_prefill(s)
+    if s.gpu is not None and s.gpu.is_cpu:
+        return unknown(1, TITLE, "throughput at two concurrencies (a CPU's peaks are not known, so it has no roofline)")
     return unknown(1, TITLE, "the model, the card and step times, or throughput at two concurrencies")
 
 

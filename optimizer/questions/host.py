@@ -13,11 +13,12 @@ from optimizer.questions.physics import BUSY_MFU, StepPhysics, decode_physics, w
 from optimizer.questions.processes import (
     IDLE_RESIDENT,
     NAMES,
-    THROTTLED,
     cpu_lines,
+    fills_its_cores,
     full_roles,
     is_host,
     is_starved,
+    is_throttled,
     named,
 )
 from optimizer.questions.situation import Situation
@@ -134,10 +135,13 @@ def _front_end(s: Situation) -> Answer:
 def _starved(s: Situation) -> Answer:
     text = "it waits for the CPU: the engine has requests and does not get its core, because something else runs on it"
     advice = ("give the server cores of its own (cpuset, CPU requests), and move what else runs there",)
-    if s.cpu_wait is not None and (s.cpu_wait.throttled or 0.0) > THROTTLED:
+    if is_throttled(s):
         text = "it waits for the CPU: its container's CPU limit stops the engine again and again"
-        advice = ("raise or remove the container's CPU limit; a request alone does not throttle",)
-    return Answer(2, TITLE, "cpu", text, "high", _evidence(s), "the engine at its cores' full use", advice=advice)
+        advice = ("raise or remove the container's CPU limit; a CPU request does not throttle",)
+    elif fills_its_cores(s):
+        text = f"it waits for the CPU: its own processes fill the {s.n_cores} cores that it may use, and wait for them"
+        advice = ("give it more cores; a client, a proxy or a second server on the same cores takes them away too",)
+    return Answer(2, TITLE, "cpu", text, "high", _evidence(s), "the engine with a core of its own", advice=advice)
 
 
 def _by_steps(s: Situation, p: StepPhysics, full: list[str]) -> Answer:

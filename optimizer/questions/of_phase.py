@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.measurement import EngineSample, PhaseMeasurement, RequestRecord
+from objectives.measurement import EngineSample, PhaseMeasurement, ProcessSample, RequestRecord
 from objectives.samples import LoadSamples
 from objectives.statistics import Sample, median_slope
 from objectives.sustained import sustainment
@@ -241,15 +241,33 @@ def _cpu(phase: PhaseMeasurement, instance: str) -> dict[str, CpuUse]:
     ]  # fmt: skip
     found: dict[str, CpuUse] = {}
     for role in dict.fromkeys(p.role for p in inside):
-        by_pid: dict[int, list[tuple[float, float | None]]] = {}
+        by_pid: dict[int, list[ProcessSample]] = {}
         for p in inside:
             if p.role == role:
-                by_pid.setdefault(p.pid, []).append((p.cores, p.busiest_thread_cores))
-        busiest = max(by_pid.values(), key=lambda rows: float(np.mean([c for c, _ in rows])))
-        threads = [t for _, t in busiest if t is not None]
-        mean = float(np.mean([c for c, _ in busiest]))
-        found[role] = CpuUse(mean, float(np.mean(threads)) if threads else None, len(by_pid))
+                by_pid.setdefault(p.pid, []).append(p)
+        busiest = max(by_pid.values(), key=_mean_cores)
+        found[role] = CpuUse(
+            _mean_cores(busiest),
+            _mean_known(p.busiest_thread_cores for p in busiest),
+            len(by_pid),
+            max(
+                (d for rows in by_pid.values() if (d := _mean_known(p.delayed for p in rows)) is not None), default=None
+            ),
+        )
     return found
+
+
+def _mean_cores(rows: Sequence[ProcessSample]) -> float:
+    return float(np.mean([p.cores for p in rows]))
+
+
+def _mean_known(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _most_known(values: Iterable[float | None]) -> float | None:
+    return max((v for v in values if v is not None), default=None)
 
 
 def _resident(phase: PhaseMeasurement) -> float | None:

@@ -66,9 +66,9 @@ class StepPhysics:
 
 
 def decode_physics(s: Situation) -> StepPhysics | None:
-    """None unless model, card, batch and step time are known."""
+    """None unless model, card, batch and step time are known. A host's CPU has no roofline: its rates are guesses."""
     step_s = s.decode_step_s or s.step_s
-    if s.model is None or s.gpu is None or s.running is None or not step_s or not s.running.mean:
+    if s.model is None or s.gpu is None or s.gpu.is_cpu or s.running is None or not step_s or not s.running.mean:
         return None
     n, tp = max(s.running.mean / s.n_replicas, 1.0), s.tensor_parallel_size
     n_prefill = (s.prefill_tokens_per_s or 0.0) * step_s / s.n_replicas
@@ -116,7 +116,9 @@ def context_tokens(s: Situation) -> float | None:
 
 def window_mfu(s: Situation) -> float | None:
     """Floating-point work of all tokens of the window over what the cards could have done in it."""
-    if s.model is None or s.gpu is None or s.output_tokens_per_s is None or s.prefill_tokens_per_s is None:
+    if s.model is None or s.gpu is None or s.gpu.is_cpu:
+        return None
+    if s.output_tokens_per_s is None or s.prefill_tokens_per_s is None:
         return None
     flops_per_s = 2.0 * s.model.n_active_parameters * (s.output_tokens_per_s + s.prefill_tokens_per_s)
     if s.prompts is not None:

@@ -10,6 +10,8 @@ FULL = 0.9
 STARVED = 0.7
 """Of a core, and of all its cores: an engine that always has requests, computes on the CPU and gets less is kept from
 running."""
+FILLED = 0.85
+"""Of all its cores."""
 DELAYED, THROTTLED = 0.2, 0.1
 """Share of the time that an engine's thread waits for a core, or that its container is stopped, from which on that is
 what requests wait for: a step of 20 ms then takes 25."""
@@ -46,17 +48,36 @@ def is_host(s: Situation) -> bool:
 def is_starved(s: Situation) -> bool:
     """Something to do, and no core to do it with: by the kernel's own clocks where they can be read, else, on a CPU, by
     what the engine used while it always had requests."""
-    wait = s.cpu_wait
-    if wait is not None and s.running is not None and s.running.mean > 0:
-        if (wait.throttled or 0.0) > THROTTLED or (s.is_busy and (wait.delayed or 0.0) > DELAYED):
-            return True
-        if wait.delayed is not None:
-            return False
+    if s.running is None or not s.running.mean > 0:
+        return False
+    if is_throttled(s):
+        return True
+    delayed = engine_delay(s)
+    if delayed is not None:
+        return s.is_busy and delayed > DELAYED
     engine = s.cpu.get("worker") or s.cpu.get("engine_core")
     if engine is None or not is_host(s) or not s.is_busy or _busiest(engine) >= STARVED:
         return False
-    used = sum(use.cores * use.n_processes for role, use in s.cpu.items() if role != "client")
-    return used < STARVED * (s.n_cores or 1)
+    return _used(s) < STARVED * (s.n_cores or 1)
+
+
+def is_throttled(s: Situation) -> bool:
+    return s.cpu_wait is not None and (s.cpu_wait.throttled or 0.0) > THROTTLED
+
+
+def engine_delay(s: Situation) -> float | None:
+    """Of EngineCore or a worker, whichever waits longer for its core: each waits for the other."""
+    told = [s.cpu[role].delayed for role in ("engine_core", "worker") if role in s.cpu]
+    return max((x for x in told if x is not None), default=None)
+
+
+def fills_its_cores(s: Situation) -> bool:
+    """Whether the server's own processes use up the cores that it may run on."""
+    return s.n_cores is not None and _used(s) >= FILLED * s.n_cores
+
+
+def _used(s: Situation) -> float:
+    return sum(use.cores * use.n_processes for role, use in s.cpu.items() if role != "client")
 
 
 def _busiest(use: CpuUse) -> float:
@@ -81,14 +102,13 @@ def cpu_lines(s: Situation) -> list[str]:
 
 
 def _wait_lines(s: Situation) -> list[str]:
-    wait = s.cpu_wait
-    if wait is None:
-        return []
-    told = []
-    if wait.throttled:
-        told.append(f"its container's CPU limit stopped it {wait.throttled:.0%} of the time (cgroup cpu.stat)")
-    if wait.delayed is not None:
-        told.append(f"a thread of the engine was ready and without a core {wait.delayed:.0%} of the time (schedstat)")
-    if wait.machine is not None:
-        told.append(f"some task of this machine waited for a core {wait.machine:.0%} of the time (/proc/pressure/cpu)")
+    told, delayed = [], engine_delay(s)
+    if delayed is not None:
+        told.append(f"the engine was ready to run and had no core {delayed:.0%} of the time (schedstat)")
+    if s.cpu_wait is not None and s.cpu_wait.throttled:
+        told.append(f"its container's CPU limit stopped it {s.cpu_wait.throttled:.0%} of the time (cgroup cpu.stat)")
+    if s.cpu_wait is not None and s.cpu_wait.machine is not None:
+        told.append(
+            f"some task of this machine waited for a core {s.cpu_wait.machine:.0%} of the time (/proc/pressure)"
+        )
     return told

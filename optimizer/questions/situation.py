@@ -59,14 +59,14 @@ class CpuUse:
     busiest_thread: float | None = None
     """Its busiest thread: near 1.0 it cannot go faster, however many cores are idle."""
     n_processes: int = 1
+    delayed: float | None = None
+    """Share of the time that its main thread was ready to run and had no core (Linux: /proc/PID/schedstat)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuWait:
-    """How long the engine's own threads were ready to run and did not get a core. Shares of the time watched."""
+    """What kept a server from the CPU as a whole. Shares of the time watched."""
 
-    delayed: float | None = None
-    """Of its most delayed thread, in the run queue (/proc/PID/task/TID/schedstat)."""
     throttled: float | None = None
     """Stopped by its container's CPU limit (cgroup cpu.stat)."""
     machine: float | None = None

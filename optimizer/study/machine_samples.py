@@ -35,6 +35,7 @@ def _pack_processes(samples: tuple[ProcessSample, ...], texts: dict[str, Any], c
     columns["process_cores"] = real(s.cores for s in samples)
     columns["process_busiest_thread_cores"] = real(s.busiest_thread_cores for s in samples)
     columns["process_rss_bytes"] = whole(s.rss_bytes for s in samples)
+    columns["process_delayed"] = real(s.delayed for s in samples)
 
 
 def _pack_devices(samples: tuple[DeviceSample, ...], texts: dict[str, Any], columns: Columns) -> None:
@@ -59,7 +60,9 @@ def unpack_machine(texts: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]
 
 
 def _unpack_processes(texts: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> Iterable[ProcessSample]:
-    for i, time_s in enumerate(columns.get("process_time_s", np.empty(0))):
+    times_s = columns.get("process_time_s", np.empty(0))
+    delayed = columns.get("process_delayed", np.full(len(times_s), np.nan))
+    for i, time_s in enumerate(times_s):
         yield ProcessSample(
             time_s=float(time_s),
             instance=texts["process_instances"][columns["process_instance"][i]],
@@ -68,6 +71,7 @@ def _unpack_processes(texts: Mapping[str, Any], columns: Mapping[str, NDArray[An
             cores=float(columns["process_cores"][i]),
             busiest_thread_cores=float_or_none(columns["process_busiest_thread_cores"][i]),
             rss_bytes=int(columns["process_rss_bytes"][i]),
+            delayed=float_or_none(delayed[i]),
         )
 
 

@@ -25,6 +25,7 @@ class _Known:
     time_s: float
     cpu_s: float
     thread_cpu_s: dict[int, float] = field(default_factory=dict)
+    delayed_s: float | None = None
     role: str = "other"
     parent: int = 0
 
@@ -83,7 +84,7 @@ def _pids(pids: Callable[[], Iterable[int]]) -> tuple[int, ...]:
 
 def _first_seen(pid: int, instance: str, time_s: float) -> _Known:
     process = psutil.Process(pid)
-    known = _Known(process, instance, time_s, _cpu_s(process), _threads_s(process))
+    known = _Known(process, instance, time_s, _cpu_s(process), _threads_s(process), _delayed_s(pid))
     _name_role(known)
     return known
 
@@ -109,6 +110,7 @@ def _since(known: _Known, time_s: float) -> ProcessSample | None:
         cpu_s, threads_s, rss = _cpu_s(process), _threads_s(process), process.memory_info().rss
     busiest_s = max((s - before_s.get(thread, 0.0) for thread, s in threads_s.items()), default=None)
     _name_role(known)
+    delayed_s = _delayed_s(process.pid)
     sample = ProcessSample(
         time_s=time_s,
         instance=known.instance,
@@ -117,8 +119,9 @@ def _since(known: _Known, time_s: float) -> ProcessSample | None:
         cores=max(cpu_s - known.cpu_s, 0.0) / past_s,
         busiest_thread_cores=None if busiest_s is None else max(busiest_s, 0.0) / past_s,
         rss_bytes=rss,
+        delayed=_share(known.delayed_s, delayed_s, past_s),
     )
-    known.time_s, known.cpu_s, known.thread_cpu_s = time_s, cpu_s, threads_s
+    known.time_s, known.cpu_s, known.thread_cpu_s, known.delayed_s = time_s, cpu_s, threads_s, delayed_s
     return sample
 
 
@@ -133,6 +136,21 @@ def _threads_s(process: psutil.Process) -> dict[int, float]:
         return {t.id: t.user_time + t.system_time for t in process.threads()}
     except psutil.AccessDenied:
         return {}
+
+
+def _delayed_s(pid: int) -> float | None:
+    """Time that its main thread has spent in the run queue (proc(5), schedstat: ns on the CPU, ns waiting, slices).
+    None where this kernel does not count it: no such file, or zeros in it."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb", buffering=0) as file:
+            fields = file.read().split()
+    except OSError:
+        return None
+    return int(fields[1]) / 1e9 if len(fields) == 3 and fields[0] != b"0" else None
+
+
+def _share(before_s: float | None, now_s: float | None, past_s: float) -> float | None:
+    return None if before_s is None or now_s is None else min(max(now_s - before_s, 0.0) / past_s, 1.0)
 
 
 def _titled_role(process: psutil.Process, instance: str) -> str:
