@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 
+from optimizer.questions.achievable import achievable
 from optimizer.questions.answer import Answer, Change, Confidence, unknown
 from optimizer.questions.bound import Response
-from optimizer.questions.health import is_readable, problems, waits
+from optimizer.questions.health import is_queue_rising, is_readable, problems, waits
 from optimizer.questions.physics import is_compute_full
 from optimizer.questions.pool import Demand, attainable_tokens, kv_demand, larger_pool, total_tokens
 from optimizer.questions.processes import limiting_roles, named
@@ -24,6 +25,8 @@ TITLE = "parameters or workload?"
 FULL_POOL = 0.9
 NEARLY = 0.9
 """Of a pool that was seen full: demand is a mean over the time watched, and a queue that grows began at nothing."""
+CLOSE = 0.1
+"""Nearer to what is missing, a simulated gain does not decide."""
 OWN_PREFILL_SHARE, OWN_PREFILL_MS = 0.7, 1000.0
 """Of a long time to first token, the prompt's own prefill: nothing waits, the prompt is long."""
 
@@ -46,6 +49,8 @@ def parameters_or_workload(s: Situation, best_per_s: float | None = None, respon
     if is_carried:
         text = f"the best setting seen carries {best_per_s:.3g} requests/s, more than offered: a matter of parameters"
         return Answer(4, TITLE, "parameters", text, "high", _evidence(s, demand), "no setting that carries the rate")
+    if _queues(s) and not _is_flat(s, response) and (simulated := _by_simulation(s, demand)) is not None:
+        return simulated
     if _is_flat(s, response) or (_queues(s) and is_compute_full(s)):
         return _full_card(s, demand, response)
     if _queues(s):
@@ -72,7 +77,17 @@ def _fits(s: Situation, demand: Demand | None) -> Answer:
         text += f"; its time to first token ({own_ms:.0f} ms) is the prefill of its own long prompts, no queue"
         advice = ("shorter prompts, shared prefixes, more GPUs a replica or a faster card; no budget shortens it",)
     confidence: Confidence = "high" if s.is_sustained else "medium"
+    if _is_on_the_brink(s):
+        text += ", so far: the queue is not empty and grows; a longer load would tell"
+        confidence = "low"
     return Answer(4, TITLE, "fits", text, confidence, _evidence(s, demand), "a queue that rises", advice=advice)
+
+
+def _is_on_the_brink(s: Situation) -> bool:
+    """More arrived than ended, or as many wait as run, though no limit was passed in the time watched."""
+    slope = s.waiting.slope_per_s if s.waiting is not None else None
+    is_behind = bool(s.offered_per_s and s.finished_per_s and s.offered_per_s > (1 + CLOSE) * s.finished_per_s)
+    return waits(s) or (is_behind and slope is not None and slope > 0)
 
 
 def _own_prefill_ms(s: Situation) -> float | None:
@@ -84,6 +99,33 @@ def _own_prefill_ms(s: Situation) -> float | None:
 def _queues(s: Situation) -> bool:
     """Whether the trouble is that requests wait: an unsustained rate means that, too."""
     return s.is_sustained is False or waits(s) or (s.queue_mean_s or 0.0) > 1.0
+
+
+def _by_simulation(s: Situation, demand: Demand | None) -> Answer | None:
+    """Whether the best budgets carry what is offered: what they gain by simulation, held against what is missing."""
+    needed = _times_more(s)
+    found = achievable(s) if needed is not None and not limiting_roles(s) else None
+    if found is None or needed is None:
+        return None
+    told = f"{needed:.2g} times what it serves is offered; by simulation the best budgets serve {found.gain:.2g} times"
+    confidence: Confidence = "low" if abs(found.gain / needed - 1) < CLOSE else "medium"
+    evidence, would = (*_evidence(s, demand), f"predicted: {told}"), "a trial of the best budgets that serves otherwise"
+    if found.gain >= needed:
+        text = f"{told}: a matter of parameters"
+        return Answer(4, TITLE, "parameters", text, confidence, evidence, would, found.changes)
+    text = f"{told}: parameters cannot fix it"
+    advice = (f"add replicas ({math.ceil(needed / found.gain)} for this rate), or admit fewer requests",)
+    return Answer(4, TITLE, "workload", text, confidence, evidence, would, found.changes, advice)
+
+
+def _times_more(s: Situation) -> float | None:
+    """What arrives over what is served, where it is more; None where the queue only stands, or nobody knows."""
+    if not s.finished_per_s:
+        return None
+    arriving = s.offered_per_s
+    if arriving is None and is_queue_rising(s) and s.waiting is not None and s.waiting.slope_per_s is not None:
+        arriving = s.finished_per_s + s.waiting.slope_per_s
+    return arriving / s.finished_per_s if arriving is not None and arriving > s.finished_per_s else None
 
 
 def _is_flat(s: Situation, response: Response | None) -> bool:
