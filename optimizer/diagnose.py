@@ -27,7 +27,7 @@ answers at the URL.
   kubectl logs pod/vllm-0 | python -m optimizer.diagnose --log - --json
 """
 MINUTES = 5.0
-MOST_MINUTES = 24 * 60.0
+LEAST_MINUTES, MOST_MINUTES = 0.05, 24 * 60.0
 ONLY_WITH_URL = ("minutes", "model", "gpu", "api_key_variable")
 PEEK_BYTES = 65_536
 GZIP = b"\x1f\x8b"
@@ -105,8 +105,8 @@ def _minutes(args: argparse.Namespace) -> float:
     from optimizer.errors import UserError
 
     minutes = MINUTES if args.minutes is None else float(args.minutes)
-    if not 0.05 <= minutes <= MOST_MINUTES:
-        raise UserError(f"--minutes {args.minutes:g}: give 0.05 to {MOST_MINUTES:g}")
+    if not LEAST_MINUTES <= minutes <= MOST_MINUTES:
+        raise UserError(f"--minutes {args.minutes:g}: give {LEAST_MINUTES:g} to {MOST_MINUTES:g}")
     return minutes
 
 

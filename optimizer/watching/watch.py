@@ -15,7 +15,8 @@ from optimizer.engines.vllm.endpoint import Endpoint, nobody
 from optimizer.engines.vllm.exposition import Scrape
 from optimizer.engines.vllm.metrics import MetricsUnread, fetch_metrics
 from optimizer.engines.vllm.readings import Gains, Reading, read_all
-from optimizer.engines.vllm.watch import Watch, WatchLog
+from optimizer.engines.vllm.spec import HANG_AFTER_S
+from optimizer.engines.vllm.watch import PERIOD_S, Watch, WatchLog
 from optimizer.errors import UserError
 from optimizer.questions.situation import CpuWait
 from optimizer.watching.server import RunningServer
@@ -57,7 +58,7 @@ def watch(server: RunningServer, first: Reading, span_s: float, tick: Tick) -> S
 
     Raises UserError if it was broken off before anything was seen."""
     begin_s = REAL_CLOCK.now_s()
-    running = Watch((_endpoint(server),), server.devices, begin_s)
+    running = Watch((_endpoint(server),), server.devices, begin_s, period_s=PERIOD_S, hang_after_s=HANG_AFTER_S)
     clocks = read_clocks(server.local.pids())
     running.start()
     readings, incident, was_cut = [first], "", False

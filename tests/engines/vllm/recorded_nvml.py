@@ -56,6 +56,12 @@ class RecordedNvml:
     def nvmlInit(self) -> None:
         pass
 
+    def nvmlDeviceGetCount(self) -> int:
+        return len([c for c in self.cards if c.parent is None])
+
+    def nvmlDeviceGetMigMode(self, card: Card) -> list[int]:
+        raise NVMLError("Not Supported")
+
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Card:
         for card in self.cards:
             if card.uuid == uuid:
