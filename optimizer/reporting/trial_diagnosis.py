@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from objectives.comparison import compare
 from objectives.measurement import LOADS, Measurement
 from optimizer.diagnosis.advice import advise
 from optimizer.diagnosis.circumstances import Circumstances
 from optimizer.diagnosis.vllm_log import LogFacts
 from optimizer.errors import UserError
 from optimizer.profiles.loader import parse_profile
-from optimizer.questions.answer import Change
+from optimizer.questions.answer import Answer, Change
+from optimizer.questions.contrast import NOISE, contrast
 from optimizer.questions.diagnosis import Diagnosis, diagnose
 from optimizer.questions.of_phase import Server, breakage_of, situation_of
 from optimizer.questions.prediction import MOST_PREDICTED, with_predictions
+from optimizer.questions.situation import Situation
+from optimizer.questions.tradeoff import Candidate, fastest_or_steadiest
 from optimizer.questions.words import diagnosis_lines
 from optimizer.reporting.front import load_front
 from optimizer.reporting.member import Front, FrontMember
@@ -56,15 +60,28 @@ class Tried:
     trial: int
     measured: Mapping[str, tuple[float, float]]
     """objective -> (this trial, the one with the change)"""
+    inside_noise: tuple[str, ...] = ()
+    """Objectives whose difference is smaller than two runs of one configuration differ by."""
+    reasons: tuple[str, ...] = ()
+    """Why they differ, as far as the loads show it."""
 
     @property
     def text(self) -> str:
-        figures = ", ".join(f"{name} {a:.4g} -> {b:.4g}" for name, (a, b) in self.measured.items())
-        return f"{self.change.name} = {self.change.value} was tried as trial {self.trial}: measured {figures}"
+        figures = ", ".join(
+            f"{name} {a:.4g} -> {b:.4g}" + (" (no measurable difference)" if name in self.inside_noise else "")
+            for name, (a, b) in self.measured.items()
+        )
+        tried = f"{self.change.name} = {self.change.value} was tried as trial {self.trial}: measured {figures}"
+        return "; ".join([tried, *self.reasons])
 
     def to_json(self) -> dict[str, Any]:
-        measured = {k: {"now": a, "then": b} for k, (a, b) in self.measured.items()}
-        return {"parameter": self.change.name, "value": self.change.value, "trial": self.trial, "measured": measured}
+        measured = {
+            k: {"now": a, "then": b, "is_inside_noise": k in self.inside_noise} for k, (a, b) in self.measured.items()
+        }
+        return {
+            "parameter": self.change.name, "value": self.change.value, "trial": self.trial, "measured": measured,
+            "reasons": list(self.reasons),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,6 +94,8 @@ class TrialDiagnosis:
     """Empty where nothing was measured."""
     failure: Failure | None
     tried: tuple[Tried, ...] = ()
+    across: Answer | None = None
+    """Faster or steadier, over all trials of the study."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -86,6 +105,7 @@ class TrialDiagnosis:
             "failure": self.failure.to_json() if self.failure else None,
             "servers": {name: d.to_json() for name, d in self.servers.items()},
             "tried": [t.to_json() for t in self.tried],
+            "faster_or_steadier_in_the_study": self.across.to_json() if self.across else None,
         }
 
 
@@ -123,9 +143,21 @@ class StudyReader:
         servers = {name: self._server(name, member, outcome.measurement) for name in member.configs}
         changes = [(name, change) for name, d in servers.items() for change in d.changes]
         tried = tuple(t for name, change in changes if (t := self._tried(member, name, change)) is not None)
-        return TrialDiagnosis(trial, member.label, missed, servers, None, tried)
+        return TrialDiagnosis(trial, member.label, missed, servers, None, tried, self.faster_or_steadier())
 
-    def _server(self, name: str, member: FrontMember, measured: Measurement) -> Diagnosis:
+    def faster_or_steadier(self) -> Answer:
+        """Over all trials that have figures."""
+        kept = [m for m in self.front.trials if m.values is not None]
+        rows = [
+            Candidate(m.label or f"trial {m.trial}", m.values or (), tuple(name for name, _ in m.missed)) for m in kept
+        ]
+        return fastest_or_steadiest(rows, self.front.meta.objectives, self._floors)
+
+    @property
+    def _floors(self) -> list[float]:
+        return [self.front.meta.noise.get(o.metric, 0.0) for o in self.front.meta.objectives]
+
+    def _loads(self, name: str, member: FrontMember, measured: Measurement) -> tuple[Server, list[Situation]]:
         server = Server(
             name=name,
             config=dict(member.configs[name]),
@@ -135,7 +167,11 @@ class StudyReader:
             tenants=self.profile.tenants_of(name) if len(member.configs) > 1 else (),
         )
         phases = [measured.phases[load] for load in LOADS if load in measured.phases]
-        situations = [situation_of(p, server, f"trial {member.trial} {p.load}") for p in phases]
+        return server, [situation_of(p, server, f"trial {member.trial} {p.load}") for p in phases]
+
+    def _server(self, name: str, member: FrontMember, measured: Measurement) -> Diagnosis:
+        server, situations = self._loads(name, member, measured)
+        phases = [measured.phases[load] for load in LOADS if load in measured.phases]
         stressed = [b for p in phases if p.load == "stress" if (b := breakage_of(p, server)) is not None]
         best = self.best_per_s if len(member.configs) == 1 else None
         source = f"trial {member.trial}" + (f", {name}" if len(member.configs) > 1 else "")
@@ -149,10 +185,24 @@ class StudyReader:
             if other.trial == member.trial or other.values is None or member.values is None:
                 continue
             if _is_changed_by(member, other, instance, change):
-                names = [o.metric for o in self.front.meta.objectives]
-                both = zip(names, member.values, other.values, strict=True)
-                return Tried(change, other.trial, {name: (a, b) for name, a, b in both})
+                found = compare(other.values, member.values, self.front.meta.objectives, self._floors).deltas
+                return Tried(
+                    change,
+                    other.trial,
+                    {d.metric: (d.baseline, d.value) for d in found},
+                    tuple(d.metric for d in found if d.verdict == "tie"),
+                    self._reasons(instance, member, other),
+                )
         return None
+
+    def _reasons(self, instance: str, member: FrontMember, other: FrontMember) -> tuple[str, ...]:
+        loads = []
+        for one in (member, other):
+            outcome = self.folder.load_outcome(one.trial)
+            if not isinstance(outcome, Measured | Stopped):
+                return ()
+            loads.append(self._loads(instance, one, outcome.measurement)[1])
+        return contrast(loads[0], loads[1], max(self._floors, default=0.0) or NOISE)
 
     def _best_per_s(self) -> float | None:
         """Requests per second of the configuration that serves most and keeps every limit, else of any."""
@@ -176,7 +226,8 @@ def text_of(found: TrialDiagnosis) -> str:
         lines += _failure_lines(found.failure)
     for name, server in found.servers.items():
         lines += diagnosis_lines(server, name)
-    return "\n".join([*lines, *(f"  {tried.text}" for tried in found.tried)])
+    lines += [f"  {tried.text}" for tried in found.tried]
+    return "\n".join([*lines, *([f"  in the study: {found.across.text}"] if found.across else [])])
 
 
 def _failure_lines(failure: Failure) -> list[str]:

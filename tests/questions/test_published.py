@@ -87,6 +87,17 @@ def test_a_spike_is_a_chunk_over_a_rate() -> None:  # case DIAG-06
     assert prefill_interference(situation()).is_prefill is None
 
 
+def test_no_card_prefills_faster_than_it_computes() -> None:
+    """Of prompts up to 6,472 tokens, those that make the P99 gap of 289 ms on an A100 hold some 3,100."""
+    seen = situation(
+        model=find_model("Llama-3.1-8B"), gpu=find_gpu("A100-80"), interference=Interference(900, 890, 0.14, 0.024),
+        prompts=Lengths(1200, 3500, 6472), itl_ms=Tail(24, 289), config={"max_num_batched_tokens": 23_168},
+    )  # fmt: skip
+    spikes = prefill_interference(seen)
+    assert "a chunk of 3089 tokens at 1.17e+04 prefill tokens/s = 0.26 s" in spikes.text
+    assert [(c.name, c.value) for c in spikes.changes] == [("max_num_batched_tokens", 2896)]
+
+
 def test_concurrency_beyond_the_pool_is_the_workload() -> None:  # case PRE-03
     seen = situation(
         kv_tokens=77_088, totals=Lengths(1030.0), running=Gauge(72, 76), waiting=Gauge(184, 190, 0.0), n_preemptions=480,
