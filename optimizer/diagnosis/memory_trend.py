@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from objectives.measurement import DeviceSample
+
 GIB = float(1 << 30)
 MIN_SAMPLES, MIN_SPAN_S = 8, 120.0
 WARMUP_SHARE = 0.3
@@ -19,11 +21,19 @@ MIN_RISE_SHARE = 0.005
 """... and half a percent of the memory in use: allocators keep segments, which settles."""
 
 
+SOAK_S = 24 * 3600.0
+"""A server that would be full sooner at its rate is not recommended: it runs for days."""
+
+
 @dataclass(frozen=True)
 class MemoryTrend:
     slope_bytes_per_s: float
     time_to_full_s: float | None
     """Until the device is full at this rate; None where its size is not known."""
+
+    @property
+    def is_dangerous(self) -> bool:
+        return self.time_to_full_s is None or self.time_to_full_s < SOAK_S
 
     @property
     def text(self) -> str:
@@ -32,6 +42,17 @@ class MemoryTrend:
             "" if self.time_to_full_s is None else f", OOM in ~{max(self.time_to_full_s / 60, 1):.0f} min at this rate"
         )
         return f"not steady: about +{per_min:.2g} GiB/min{end}"
+
+
+def creep_of(devices: Sequence[DeviceSample]) -> MemoryTrend | None:
+    """Of the cards read during a load, the first that creeps. What others do to a host's memory is not the server's."""
+    for device in dict.fromkeys(d.device for d in devices if d.device != "host"):
+        own = [d for d in devices if d.device == device and d.used_bytes is not None]
+        rows = [(d.time_s, float(d.used_bytes)) for d in own if d.used_bytes is not None]
+        sizes = [d.used_bytes + d.free_bytes for d in own if d.used_bytes is not None and d.free_bytes is not None]
+        if (trend := judge_memory(rows, float(max(sizes)) if sizes else None)) is not None:
+            return trend
+    return None
 
 
 def judge_memory(

@@ -12,7 +12,7 @@ from objectives.measurement import EngineSample, PhaseMeasurement, ProcessSample
 from objectives.samples import LoadSamples
 from objectives.statistics import Sample, median_slope
 from objectives.sustained import sustainment
-from optimizer.diagnosis.memory_trend import judge_memory
+from optimizer.diagnosis.memory_trend import creep_of
 from optimizer.questions.interference import LONG_FACTOR
 from optimizer.questions.peak import Breakage
 from optimizer.questions.situation import CpuUse, Gauge, Interference, Lengths, Situation, Tail
@@ -276,11 +276,5 @@ def _resident(phase: PhaseMeasurement) -> float | None:
 
 
 def _memory_trend(phase: PhaseMeasurement) -> str | None:
-    for device in dict.fromkeys(d.device for d in phase.devices if d.device != "host"):
-        own = [d for d in phase.devices if d.device == device]
-        rows = [(d.time_s, float(d.used_bytes)) for d in own if d.used_bytes is not None]
-        sizes = [d.used_bytes + d.free_bytes for d in own if d.used_bytes is not None and d.free_bytes is not None]
-        trend = judge_memory(rows, float(max(sizes)) if sizes else None)
-        if trend is not None:
-            return trend.text
-    return None
+    trend = creep_of(phase.devices)
+    return None if trend is None else trend.text

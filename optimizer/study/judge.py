@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from objectives.metric import Targets, compute_metrics
 from objectives.objective import MAX_VIOLATION, MISSING_VIOLATION, Limit, Objective, Scorecard, score
+from optimizer.diagnosis.memory_trend import MemoryTrend, creep_of
 from optimizer.trial import Broken, Infeasible, Measured, Outcome, Stopped
 
 UNSUSTAINED = "unsustained"
@@ -45,7 +46,10 @@ class Judge:
     def _measured(self, outcome: Measured | Stopped) -> Scorecard:
         metrics = compute_metrics(outcome.measurement, self.targets)
         not_sustained = metrics.get("steady_unsustained")
-        rules = {UNSUSTAINED: MISSING_VIOLATION if not_sustained is None else not_sustained, BOOT: 0.0}
+        rules = {
+            UNSUSTAINED: MISSING_VIOLATION if not_sustained is None else not_sustained,
+            BOOT: 1.0 if creep_in(outcome) is not None else 0.0,
+        }
         return score(metrics, self.objectives, self.limits, rules)
 
     def _complete(self, card: Scorecard) -> Scorecard:
@@ -56,6 +60,14 @@ class Judge:
         if extra:
             violations[BOOT] = max(violations[BOOT], *extra.values())
         return Scorecard(card.values, violations, card.metrics)
+
+
+def creep_in(outcome: Outcome) -> MemoryTrend | None:
+    """Device memory that grows under a load until the server dies within a day, at its rate."""
+    if not isinstance(outcome, Measured | Stopped):
+        return None
+    trends = (creep_of(phase.devices) for phase in outcome.measurement.phases.values())
+    return next((t for t in trends if t is not None and t.is_dangerous), None)
 
 
 def reason_of(outcome: Outcome, card: Scorecard | None) -> str:
@@ -69,6 +81,8 @@ def reason_of(outcome: Outcome, card: Scorecard | None) -> str:
             return reason
     if card is None or card.is_feasible:
         return ""
+    if card.binding[0] == BOOT and (creep := creep_in(outcome)) is not None:
+        return f"device memory is {creep.text}; not to be recommended without a soak run"
     if card.values is None:
         found = outcome.findings if isinstance(outcome, Measured) else ()
         return "an objective could not be read" + (f": {found[0]}" if found else "")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from objectives.measurement import LOADS, Measurement
+from objectives.measurement import LOADS, DeviceSample, Measurement
 from objectives.objective import MAX_VIOLATION, MISSING_VIOLATION, Limit
 from optimizer.study.judge import BOOT, UNSUSTAINED, Judge, missed_text, reason_of
 from optimizer.study.setup import Setup
 from optimizer.trial import Broken, Infeasible, Measured, Outcome, Stopped, StopRule, TrialPlan, run_trial
+from search_spaces.hardware import GIB
 from tests.small_study import engine_of, small_setup, with_arguments
 
 
@@ -52,6 +54,20 @@ def test_a_feasible_trial_has_true_values_and_no_reason(setup: Setup, judge: Jud
     assert card is not None and card.is_feasible and card.values is not None
     assert card.values[0] > 0 and card.violations[BOOT] == 0.0 and card.violations[UNSUSTAINED] < 0
     assert reason_of(one, card) == ""
+
+
+def test_memory_that_creeps_is_not_recommended(setup: Setup, judge: Judge) -> None:  # case OOM-15
+    used = [70.1, 70.1, 70.2, 70.4, 70.6, 70.8, 71.0, 71.2, 71.4, 71.6]
+    devices = tuple(
+        DeviceSample(60.0 * i, "GPU-1", int(gib * GIB), int((80 - gib) * GIB)) for i, gib in enumerate(used)
+    )
+    one = outcome(setup, 0.5)
+    assert isinstance(one, Measured)
+    steady = replace(one.measurement.phases["steady"], devices=devices)
+    creeping = replace(one, measurement=replace(one.measurement, phases={**one.measurement.phases, "steady": steady}))
+    card = judge.score(creeping)
+    assert card is not None and not card.is_feasible and card.binding[0] == BOOT
+    assert "OOM in ~42 min at this rate; not to be recommended without a soak run" in reason_of(creeping, card)
 
 
 def test_a_stopped_trial_has_its_bound_and_what_was_not_reached_counts_as_missed(setup: Setup, judge: Judge) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from objectives.measurement import DeviceSample, PhaseMeasurement
+from optimizer.diagnosis.memory_trend import creep_of
 from optimizer.engines.vllm.client_findings import open_requests
 from optimizer.engines.vllm.finding import Finding
 
@@ -17,12 +16,6 @@ SLOWED = frozenset({"hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake"}
 """Heat or power supply took the clocks down: another day it would be faster. A power cap is the card's own limit."""
 DISTURBED_SHARE = 0.05
 """Of the readings of a card: slowed in more than this, the figures are those of a hot card."""
-SETTLING_SHARE = 0.2
-"""The first part of a load, in which allocators still grow."""
-MIN_LEAK_S = 60.0
-MIN_LEAK_BYTES = 64 * 1024**2
-NOISE_FACTOR = 6.0
-"""A rise above so many median deviations from the fitted line is none of the noise's."""
 
 
 def device_findings(phase: PhaseMeasurement) -> Iterator[Finding]:
@@ -54,40 +47,9 @@ def _clocks(samples: Sequence[DeviceSample]) -> str:
     return fell + (f", up to {max(heat):.0f} °C" if heat else "")
 
 
-@dataclass(frozen=True)
-class Leak:
-    bytes_per_s: float
-    seconds_left: float | None
-    """Until nothing is free at this pace; None where free memory is unknown."""
-
-
-def leak(times_s: NDArray[np.float64], used_bytes: NDArray[np.float64], free_bytes: float | None) -> Leak | None:
-    """A steady rise above the noise; None without one, or in less than a minute after the first fifth.
-
-    The slope is the median over all pairs of readings, so that a single step makes none."""
-    late = times_s >= times_s[0] + SETTLING_SHARE * (times_s[-1] - times_s[0]) if times_s.size else np.empty(0, bool)
-    t, used = times_s[late], used_bytes[late]
-    if t.size < 5 or t[-1] - t[0] < MIN_LEAK_S:
-        return None
-    i, j = np.triu_indices(t.size, 1)
-    slope = float(np.median((used[j] - used[i]) / (t[j] - t[i])))
-    rest = used - slope * t
-    noise = float(np.median(np.abs(rest - np.median(rest))))
-    if slope * (t[-1] - t[0]) <= max(NOISE_FACTOR * noise, MIN_LEAK_BYTES):
-        return None
-    return Leak(slope, None if free_bytes is None else free_bytes / slope)
-
-
 def leak_findings(phase: PhaseMeasurement) -> Iterator[Finding]:
-    """GPUs only: what others do to a host's memory is not the server's."""
-    for device in dict.fromkeys(s.device for s in phase.devices if s.device != "host"):
-        read = [s for s in phase.devices if s.device == device and s.used_bytes is not None]
-        times, used = np.array([s.time_s for s in read]), np.array([s.used_bytes for s in read], np.float64)
-        found = leak(times, used, read[-1].free_bytes if read else None)
-        if found is not None:
-            when = "" if found.seconds_left is None else f", out of memory in about {found.seconds_left / 60:.0f} min"
-            text = f"{device}: not steady: about {found.bytes_per_s * 60 / GIB:+.2g} GiB/min{when} at this pace"
-            yield Finding("note", "leak", f"{text}; not to be recommended without a soak run")
+    if (trend := creep_of(phase.devices)) is not None:
+        yield Finding("note", "leak", f"device memory is {trend.text}; not to be recommended without a soak run")
 
 
 def capacity_findings(phase: PhaseMeasurement, kv_tokens: Mapping[str, int]) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from objectives.measurement import (
 from optimizer.engines.engine import LoadPlan
 from optimizer.engines.vllm.client_findings import client_findings
 from optimizer.engines.vllm.findings import cache_findings, fault_of, findings_of, own_hit_share, work_findings
-from optimizer.engines.vllm.machine_findings import capacity_findings, device_findings, leak, leak_findings
+from optimizer.engines.vllm.machine_findings import capacity_findings, device_findings, leak_findings
 from optimizer.workload.trace import Trace
 from tests.measured import failed, phase, record
 
@@ -218,7 +218,7 @@ def test_memory_that_creeps_is_not_steady() -> None:  # case OOM-15
         DeviceSample(60.0 * i, "GPU-1", int(gib * GIB), int((80 - gib) * GIB)) for i, gib in enumerate(used)
     )
     [found] = leak_findings(phase([], devices=devices))
-    assert "not steady: about +0.2 GiB/min, out of memory in about 42 min at this pace" in found.text
+    assert "not steady: about +0.2 GiB/min, OOM in ~42 min at this rate" in found.text
     assert "soak run" in found.text
 
 
@@ -235,7 +235,8 @@ def test_memory_that_does_not_creep_is_no_leak(shape: str) -> None:
         "short": (70 + t / 10) * GIB,
     }[shape]
     n = 40 if shape == "short" else t.size
-    assert leak(t[:n], used[:n], 10.0 * GIB) is None
+    devices = [DeviceSample(float(s), "GPU-1", int(u), int(10 * GIB)) for s, u in zip(t[:n], used[:n], strict=True)]
+    assert list(leak_findings(phase([], devices=tuple(devices)))) == []
 
 
 def test_the_hosts_memory_is_not_the_servers() -> None:
