@@ -8,9 +8,6 @@ from typing import Any
 
 from objectives.comparison import compare
 from objectives.measurement import LOADS, Measurement
-from optimizer.diagnosis.advice import advise
-from optimizer.diagnosis.circumstances import Circumstances
-from optimizer.diagnosis.vllm_log import LogFacts
 from optimizer.errors import UserError
 from optimizer.profiles.loader import parse_profile
 from optimizer.questions.answer import Answer, Change
@@ -23,6 +20,7 @@ from optimizer.questions.tradeoff import Candidate, fastest_or_steadiest
 from optimizer.questions.words import diagnosis_lines
 from optimizer.reporting.front import load_front
 from optimizer.reporting.member import Front, FrontMember
+from optimizer.study.board_failures import advice_of
 from optimizer.study.folder import StudyFolder
 from optimizer.study.manifest import Manifest, load_manifest
 from optimizer.trial import Broken, Infeasible, Measured, Outcome, Stopped
@@ -138,7 +136,9 @@ class StudyReader:
         member, outcome = self.front.trial(trial), self.outcome(trial)
         missed = tuple(name for name, _ in member.missed)
         if isinstance(outcome, Infeasible | Broken):
-            return TrialDiagnosis(trial, member.label, missed, {}, _failure(outcome))
+            return TrialDiagnosis(
+                trial, member.label, missed, {}, _failure(outcome, advice_of(self.folder, trial, outcome))
+            )
         assert isinstance(outcome, Measured | Stopped)
         servers = {name: self._server(name, member, outcome.measurement) for name in member.configs}
         changes = [(name, change) for name, d in servers.items() for change in d.changes]
@@ -246,11 +246,9 @@ def _is_changed_by(member: FrontMember, other: FrontMember, instance: str, chang
     return True
 
 
-def _failure(outcome: Infeasible | Broken) -> Failure:
+def _failure(outcome: Infeasible | Broken, advice: tuple[str, ...]) -> Failure:
     if isinstance(outcome, Broken):
-        advice = advise(outcome.kind, None, {}, LogFacts(), Circumstances(), None, "") if outcome.kind else ()
         return Failure(outcome.kind or "unknown", None, outcome.cause, False, outcome.evidence, advice)
-    advice = advise(outcome.kind, outcome.phase, outcome.bounds, LogFacts(), Circumstances(), None, "")
     return Failure(outcome.kind, outcome.phase, outcome.cause, True, outcome.evidence, advice)
 
 

@@ -17,7 +17,7 @@ from optuna.exceptions import StorageInternalError
 from optimizer.errors import OptimizerError
 from optimizer.study.board_artifacts import Attachment, Link, StudyArtifacts
 from optimizer.study.board_attributes import StudyAttributes, TrialTarget
-from optimizer.study.board_failures import failed_outcome, failure_parts, log_excerpt
+from optimizer.study.board_failures import advice_of, failed_outcome, failure_parts, log_excerpt
 from optimizer.study.board_text import (
     About,
     Standing,
@@ -131,8 +131,9 @@ class StudyBoard:
         outcome = failed_outcome(folder, number)
         if outcome is None:
             return []
-        self._guarded(lambda: artifacts.put(log_excerpt(folder, number, outcome), FAILURE))
-        return failure_parts(outcome)
+        advice = advice_of(folder, number, outcome)
+        self._guarded(lambda: artifacts.put(log_excerpt(folder, number, outcome, advice), FAILURE))
+        return failure_parts(outcome, advice)
 
     def _links(self, number: int | None) -> tuple[Link, ...]:
         return () if self._artifacts is None else self._artifacts.links(number)

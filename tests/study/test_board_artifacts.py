@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from optuna.artifacts import FileSystemArtifactStore, get_all_artifact_meta
 
+from optimizer.diagnosis.circumstances import Circumstances
+from optimizer.diagnosis.failure import judge_servers
+from optimizer.diagnosis.log_line import read_lines
+from optimizer.diagnosis.servers import scan_servers
 from optimizer.engines.engine import Instance, Placement
 from optimizer.study.board_artifacts import Attachment, Link, StudyArtifacts
 from optimizer.study.board_attributes import StudyAttributes
-from optimizer.study.board_failures import LOG_TAIL_BYTES, MAX_EVIDENCE
+from optimizer.study.board_failures import LOG_TAIL_BYTES, MAX_EVIDENCE, advice_of
 from optimizer.study.board_text import About, with_file
 from optimizer.study.dashboard import FRONT, StudyBoard
 from optimizer.study.folder import StudyFolder
@@ -121,6 +126,17 @@ def test_a_failed_trial_says_kind_cause_and_advice_and_links_its_log(record: Stu
     assert len(text) < LOG_TAIL_BYTES + 2000
     board.finish()
     assert len(list(folder.artifacts_path.iterdir())) == 1
+
+
+def test_advice_follows_from_what_the_servers_log_says_was_given(record: StudyRecord, folder: StudyFolder) -> None:
+    log = (Path(__file__).parents[1] / "diagnosis" / "logs" / "kv_too_small.log").read_text()
+    outcome = Infeasible(kind="kv_capacity", phase="kv_alloc", cause="no room", logs={"server": log})
+    number = fail(record, folder, outcome)
+    assert advice_of(folder, number, outcome) != advice_of(folder, number, replace(outcome, kind="weights"))
+    verdict = judge_servers(scan_servers(read_lines(log.splitlines())), Circumstances())
+    assert verdict is not None and advice_of(folder, number, outcome) == verdict.advice
+    StudyBoard(record, ABOUT, folder).after_trial(number)
+    assert all(text in note_of(record, number) for text in verdict.advice)
 
 
 def test_failures_from_before_are_linked_at_the_end(record: StudyRecord, folder: StudyFolder) -> None:
