@@ -102,6 +102,15 @@ class Devices:
         strangers = there - frozenset(own_pids) if self._sees_pids else there & self._at_opening[gpu.uuid]
         return tuple(sorted(strangers))
 
+    def held_bytes(self, pids: Collection[int]) -> dict[int, int]:
+        """Of those processes that NVML tells the memory of, over all cards."""
+        held: dict[int, int] = {}
+        for gpu in self._gpus:
+            for pid, size in gpu.bytes_by_pid.items():
+                if pid in pids:
+                    held[pid] = held.get(pid, 0) + size
+        return held
+
     def used_bytes(self) -> dict[str, int | None]:
         return {s.device: s.used_bytes for s in self.sample(0.0)}
 

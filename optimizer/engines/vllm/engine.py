@@ -181,9 +181,11 @@ class VllmEngine:
         own = (*siblings, *self._servers[name].pids)
         seen = self._devices.sample(0.0, own)
         total = [s.used_bytes + s.free_bytes for s in seen if s.used_bytes is not None and s.free_bytes is not None]
+        foreign = tuple(pid for s in seen for pid in s.foreign_pids)
         return Circumstances(
             sibling_pids=siblings,
-            foreign_pids=tuple(pid for s in seen for pid in s.foreign_pids),
+            foreign_pids=foreign,
+            foreign_bytes=self._devices.held_bytes(foreign),
             own_former_pids=self._former_pids,
             host_free_bytes=free_host_bytes(),
             device_memory_bytes=min(total) if self._gpu_uuids and total else None,

@@ -151,6 +151,13 @@ class NvmlDevice:
         return frozenset(p.pid for p in [*plain, *clients] if not self._is_mps_server(p.pid))
 
     @property
+    def bytes_by_pid(self) -> dict[int, int]:
+        """Memory of each process that computes on it, where the driver tells (in a container and on WSL it does not)."""
+        plain = self._ask("nvmlDeviceGetComputeRunningProcesses", self._handle) or []
+        held = {p.pid: getattr(p, "usedGpuMemory", None) for p in plain}
+        return {pid: int(size) for pid, size in held.items() if size}
+
+    @property
     def has_mps_clients(self) -> bool:
         if self._ask("nvmlDeviceGetMPSComputeRunningProcesses", self._handle):
             return True

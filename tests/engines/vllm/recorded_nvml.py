@@ -31,6 +31,8 @@ class Card:
     throttle_mask: list[int] = field(default_factory=list)
     pids: list[int] | None = field(default_factory=list)
     mps_pids: list[int] = field(default_factory=list)
+    pid_bytes: dict[int, int] = field(default_factory=dict)
+    """Of those whose memory the driver tells."""
     parent: Card | None = None
     cpu_words: list[int] | None = None
 
@@ -114,7 +116,7 @@ class RecordedNvml:
         return _next(card.throttle_mask)
 
     def nvmlDeviceGetComputeRunningProcesses(self, card: Card) -> list[SimpleNamespace]:
-        return [SimpleNamespace(pid=pid) for pid in _known(card.pids)]
+        return [SimpleNamespace(pid=pid, usedGpuMemory=card.pid_bytes.get(pid)) for pid in _known(card.pids)]
 
     def nvmlDeviceGetMPSComputeRunningProcesses(self, card: Card) -> list[SimpleNamespace]:
         return [SimpleNamespace(pid=pid) for pid in card.mps_pids]

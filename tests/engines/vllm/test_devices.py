@@ -90,6 +90,15 @@ def test_processes_of_others_are_told_from_ours() -> None:  # case GPU-04
     assert found.sample(1.0, [10, 11])[0].foreign_pids == (12, 13)
 
 
+def test_what_a_process_of_others_holds_is_read_where_the_driver_tells() -> None:  # case OOM-22
+    one, other = (
+        card(pids=[4321, 7], pid_bytes={4321: 68_000 * 2**20, 7: GIB}),
+        card(pids=[4321], pid_bytes={4321: GIB}),
+    )
+    assert devices(one, other).held_bytes((4321, 99)) == {4321: 68_000 * 2**20 + GIB}
+    assert devices(card(pids=[4321])).held_bytes((4321,)) == {}
+
+
 def test_the_mps_server_is_nobodys_neighbour() -> None:
     recorded = RecordedNvml(card(pids=[10, 99]), names={99: "/usr/bin/nvidia-cuda-mps-server"})
     found = devices(nvml=recorded)
