@@ -152,7 +152,7 @@ class NvmlDevice:
 
     @property
     def bytes_by_pid(self) -> dict[int, int]:
-        """Memory of each process that computes on it, where the driver tells (in a container and on WSL it does not)."""
+        """Memory of each process that computes on it, where the driver tells (in containers and on WSL not)."""
         plain = self._ask("nvmlDeviceGetComputeRunningProcesses", self._handle) or []
         held = {p.pid: getattr(p, "usedGpuMemory", None) for p in plain}
         return {pid: int(size) for pid, size in held.items() if size}
