@@ -20,6 +20,7 @@ from optimizer.profiles.profile import Profile
 from optimizer.study.calibration import Reference
 from optimizer.study.current import assemble_current, check_gpus, hold_current, on_load, read_currents
 from optimizer.study.device import as_started, choose_device, loadable, trimmed
+from optimizer.study.message_kinds import per_token
 from optimizer.study.references import check_fixed_memory, defaults_of, distinct, single_server, smallest_point
 from optimizer.study.sizing import adapted_to, long_enough, shortened
 from optimizer.study.traffic import Traffic, TrafficOptions, prepare_traffic
@@ -137,6 +138,7 @@ def prepare(options: SetupOptions) -> Setup:
     if not options.is_smoke:
         profile, traffic, load_notes = long_enough(profile, traffic, widest, space)
     promised = tuple(_promise(text, profile) for text in options.slos)
+    profile, kind_notes = per_token(profile, {flag_of(p.name) for p in space.searched})
     adapted, notes = adapted_to(profile, traffic, is_smoke=options.is_smoke)
     defaults = placement_of(profile, defaults_of(space))
     kv_bytes = {n: c.get("kv_cache_memory_bytes") for n, c in _configs(defaults).items()} if gpu.is_cpu else None
@@ -171,6 +173,7 @@ def prepare(options: SetupOptions) -> Setup:
             *space.notes,
             *loading_notes,
             *load_notes,
+            *kind_notes,
             *notes,
             *(current.notices if current else ()),
             *(("your current configuration is what vLLM does by itself",) if current and not has_defaults else ()),
