@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from optimizer.cli import Parser, run_main
 
 if TYPE_CHECKING:
+    from optimizer.diagnosis.circumstances import Circumstances
     from optimizer.diagnosis.failure import Verdict
 
 EPILOG = """\
@@ -22,13 +23,14 @@ or it is degraded; 4 it is broken (it failed, or requests of it did); 2 what was
 answers at the URL.
 
   python -m optimizer.diagnose --log server.log
+  python -m optimizer.diagnose --log server.log --gpu A800-80 --longest-request 18000
   python -m optimizer.diagnose --study chat-1 --trial 7
   python -m optimizer.diagnose --url http://127.0.0.1:8000 --minutes 5
   kubectl logs pod/vllm-0 | python -m optimizer.diagnose --log - --json
 """
 MINUTES = 5.0
 LEAST_MINUTES, MOST_MINUTES = 0.05, 24 * 60.0
-ONLY_WITH_URL = ("minutes", "model", "gpu", "api_key_variable")
+ONLY_WITH_URL = ("minutes", "model", "api_key_variable")
 PEEK_BYTES = 65_536
 GZIP = b"\x1f\x8b"
 MARKED = {
@@ -59,7 +61,13 @@ def build_parser() -> argparse.ArgumentParser:
     what.add_argument("--url", metavar="URL", help="a running server, http://HOST:PORT; watched, never touched")
     parser.add_argument("--minutes", type=float, metavar="M", help=f"how long it is watched (default {MINUTES:g})")
     parser.add_argument("--model", metavar="NAME|DIR", help="with --url: its model, where that cannot be found out")
-    parser.add_argument("--gpu", metavar="NAME", help="with --url: its card, where that cannot be found out")
+    parser.add_argument("--gpu", metavar="NAME", help="with --url or --log: its card, where that cannot be found out")
+    parser.add_argument(
+        "--longest-request",
+        type=int,
+        metavar="TOKENS",
+        help="with --log: prompt and output of the workload's longest request, which max_model_len must hold",
+    )
     parser.add_argument(
         "--api-key-variable", metavar="NAME", help="with --url: the environment variable that holds its key"
     )
@@ -77,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
         return _diagnose_trial(args)
     if args.url is not None:
         return _diagnose_server(args)
-    verdict, remarks = _judge(args.log)
+    verdict, remarks = _judge(args.log, _given(args))
     if args.json:
         print(json.dumps(verdict.to_json() if verdict else None, indent=2, allow_nan=False, ensure_ascii=False))
     else:
@@ -91,6 +99,10 @@ def _refuse_misplaced(args: argparse.Namespace) -> None:
     given = [name for name in ONLY_WITH_URL if getattr(args, name) is not None]
     if given and args.url is None:
         raise UserError(f"--{given[0].replace('_', '-')}: belongs to --url URL, a running server")
+    if args.longest_request is not None and (args.log is None or args.longest_request < 1):
+        raise UserError(f"--longest-request {args.longest_request}: give tokens, at least 1, with --log FILE")
+    if args.gpu is not None and args.study is not None:
+        raise UserError("--gpu: a study knows its own card; it belongs to --url or --log")
     if args.trial is not None and args.study is None:
         raise UserError(f"--trial {args.trial}: say of which study, --study STUDY")
 
@@ -135,24 +147,37 @@ def _diagnose_trial(args: argparse.Namespace) -> int:
     return exit_code_of(found)
 
 
-def _judge(name: str) -> tuple[Verdict | None, tuple[str, ...]]:
+def _given(args: argparse.Namespace) -> Circumstances:
+    """What the user knows beside the log."""
+    from optimizer.diagnosis.circumstances import Circumstances
+    from optimizer.errors import UserError
+    from search_spaces.hardware import find_gpu
+
+    try:
+        memory = None if args.gpu is None else float(find_gpu(args.gpu).memory_bytes)
+    except ValueError as error:
+        raise UserError(f"--gpu {args.gpu}: {error}") from None
+    return Circumstances(device_memory_bytes=memory, workload_max_tokens=args.longest_request)
+
+
+def _judge(name: str, given: Circumstances) -> tuple[Verdict | None, tuple[str, ...]]:
     """The verdict, and what else the log tells."""
     from optimizer.errors import UserError
 
     if name == "-":
-        return _judge_lines(_lines(sys.stdin.buffer, "standard input"), name)
+        return _judge_lines(_lines(sys.stdin.buffer, "standard input"), name, given)
     path = Path(name)
     if path.is_dir():
         raise UserError(f"--log {name}: is a folder; give the log file in it")
     if not path.exists():
         raise UserError(f"--log {name}: no such file; give a server's log, or - for standard input")
     with path.open("rb") as file:
-        return _judge_lines(_lines(file, name), name)
+        return _judge_lines(_lines(file, name), name, given)
 
 
-def _judge_lines(lines: Iterator[str], name: str) -> tuple[Verdict | None, tuple[str, ...]]:
+def _judge_lines(lines: Iterator[str], name: str, given: Circumstances) -> tuple[Verdict | None, tuple[str, ...]]:
     """Refuses a text that is no server's, rather than call it healthy."""
-    from optimizer.diagnosis.failure import Circumstances, judge_servers
+    from optimizer.diagnosis.failure import judge_servers
     from optimizer.diagnosis.log_line import read_lines
     from optimizer.diagnosis.servers import scan_servers
     from optimizer.errors import UserError
@@ -160,7 +185,7 @@ def _judge_lines(lines: Iterator[str], name: str) -> tuple[Verdict | None, tuple
     servers = scan_servers(read_lines(lines))
     if servers.other_engine:
         raise UserError(f"--log {name}: is a log of {servers.other_engine}; only vLLM's are understood")
-    verdict = judge_servers(servers, Circumstances())
+    verdict = judge_servers(servers, given)
     if verdict is None and not servers.is_of_server:
         raise UserError(f"--log {name}: no line of a vLLM server in it; give what the server itself printed")
     return verdict, servers.remarks.lines
@@ -217,7 +242,9 @@ def _text(verdict: Verdict | None, name: str) -> str:
 
 
 def _number(name: str, value: float) -> str:
-    return f"{value / 2**30:.2f} GiB" if "_bytes" in name else f"{value:g}"
+    if "_bytes" not in name:
+        return f"{value:g}"
+    return f"{value / 2**30:.2f} GiB" if abs(value) >= 2**30 else f"{value / 2**20:.2f} MiB"
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def run(*argv: str) -> int:
 def test_a_failure_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--log", str(LOGS / "gpu_kv_request.log"), "--json") == 1
     row = json.loads(capsys.readouterr().out)
-    assert list(row) == ["kind", "phase", "cause", "config_fault", "evidence", "bounds", "advice"]
+    assert list(row) == ["kind", "phase", "cause", "config_fault", "evidence", "bounds", "advice", "trigger"]
     assert (row["kind"], row["phase"], row["config_fault"]) == ("kv_capacity", "kv_alloc", True)
     assert row["bounds"]["max_model_len_at_most"] == 74688
 
@@ -98,3 +98,26 @@ def test_bytes_that_are_no_utf8_do_not_matter(tmp_path: Path) -> None:
     assert run("--log", str(path)) in (0, 2)
     path.write_bytes(b"caf\xe9 \x80\n" + known_log("gpu_profile").encode())
     assert run("--log", str(path)) == 1
+
+
+def test_what_the_user_knows_beside_the_log(capsys: pytest.CaptureFixture[str]) -> None:  # cases OOM-03, OOM-05
+    log = str(LOGS / "gpu_kv_request.log")
+    assert run("--log", log, "--longest-request", "18000", "--gpu", "H100-80") == 1
+    out = capsys.readouterr().out
+    assert "between 18000 (the workload's longest request) and 74688: no request of this workload is affected" in out
+    assert run("--log", log, "--longest-request", "80000") == 1
+    assert "infeasible for this workload" in capsys.readouterr().out
+    assert run("--log", log, "--longest-request", "0") == 2
+    assert run("--log", log, "--gpu", "H1000") == 2
+    assert "--gpu H1000: unknown GPU" in capsys.readouterr().err
+
+
+def test_headroom_is_told_to_the_hundredth_of_a_mib(capsys: pytest.CaptureFixture[str]) -> None:  # case OOM-11
+    assert run("--log", str(LOGS / "gpu_serving.log")) == 1
+    assert "free_bytes = 21.75 MiB" in capsys.readouterr().out
+
+
+def test_a_request_that_made_the_peak_is_told_to_programs(capsys: pytest.CaptureFixture[str]) -> None:  # case OOM-12
+    assert run("--log", str(LOGS / "gpu_serving_prompt_logprobs.log"), "--json") == 1
+    row = json.loads(capsys.readouterr().out)
+    assert (row["kind"], row["trigger"]) == ("runtime_peak", "request_params")

@@ -59,6 +59,7 @@ class Verdict:
             "evidence": list(self.evidence),
             "bounds": bounds,
             "advice": list(self.advice),
+            "trigger": self.trigger,
         }
 
 

@@ -10,7 +10,7 @@ import pytest
 from optimizer.diagnosis.failure import Circumstances, Verdict, judge
 from tests.diagnosis.known_logs import FAILED, HEALTHY, LOGS, STOPPED, known_log
 
-KEYS = ["kind", "phase", "cause", "config_fault", "evidence", "bounds", "advice"]
+KEYS = ["kind", "phase", "cause", "config_fault", "evidence", "bounds", "advice", "trigger"]
 
 
 def judged(text: str, given: Circumstances | None = None) -> Verdict:
