@@ -26,6 +26,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("study", metavar="STUDY", help="the study's name, or the path of its folder")
     parser.add_argument("--studies", type=Path, default=Path("studies"), metavar="DIR", help="where studies lie")
+    parser.add_argument("--storage", metavar="URL", help="where the study's trials lie, if it was run with --storage")
     parser.add_argument("--output", type=Path, metavar="FILE", help="another place for the page")
     return parser
 
@@ -41,13 +42,17 @@ def _report(args: argparse.Namespace) -> int:
     from optimizer.reporting.report.source import read_source
     from optimizer.study.folder import StudyFolder
     from optimizer.study.names import find_study
+    from optimizer.study.report_link import link_report
 
     folder = StudyFolder(find_study(args.study, args.studies))
     path: Path = args.output or folder.report_path
     if path.is_dir():
         raise UserError(f"--output {path}: is a folder; give the name of a file")
-    n_bytes = write_report(read_source(folder), path)
+    source = read_source(folder, args.storage)
+    n_bytes = write_report(source, path)
     print(f"{path} ({n_bytes / 1e6:.1f} MB)")
+    if args.output is None and (why := link_report(folder, args.storage or source.storage)):
+        print(why, file=sys.stderr)
     return 0
 
 

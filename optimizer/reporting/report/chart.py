@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -65,6 +66,16 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
         "automargin": True,
         **more,
     }
+
+
+def log_ticks(low: float, high: float) -> dict[str, Any]:
+    """Three to about six round numbers on an axis by ratio."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1,), (1, 3), (1, 2, 5), range(1, 10)):
+        ticks = [t for p in powers for d in digits if low <= (t := d * 10.0**p) <= high]
+        if len(ticks) >= 3:
+            break
+    return {"tickvals": ticks, "ticktext": [f"{t:,g}" for t in ticks]}
 
 
 def plain(text: object) -> str:

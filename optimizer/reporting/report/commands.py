@@ -32,7 +32,7 @@ class Deploy:
 
 
 def study_commands(source: Source) -> list[Command]:
-    study = shlex.quote(str(source.folder.path))
+    study = shlex.quote(str(source.folder.path.resolve()))
     again = ["python", "-m", "optimizer.run", *source.manifest.command]
     found = []
     if source.manifest.command:
@@ -40,7 +40,7 @@ def study_commands(source: Source) -> list[Command]:
         found.append(Command("Run the study again", where + shlex.join(_renamed(again)), _seed_note(source)))
         if source.status != "finished":
             found.append(Command("Go on with it", where + shlex.join([*_named(again, source), "--resume"])))
-    if source.picked:
+    if source.picked and is_exported(source):
         name = next((p for p in ("knee", *source.picked[0].picks) if p in source.picked[0].picks), "knee")
         export = f"python -m optimizer.export {study} --pick {name} --format vllm-yaml > vllm.yaml"
         export += "\nvllm serve --config vllm.yaml"
@@ -49,6 +49,11 @@ def study_commands(source: Source) -> list[Command]:
         found.append(Command("Measure it again before you deploy", check))
     look = f"python -m optimizer.diagnose --study {study} --trial {_example(source)}"
     return [*found, Command("Look into one trial", look)]
+
+
+def is_exported(source: Source) -> bool:
+    """Before, other commands find no front to read, and the user's untuned flags are not known."""
+    return (source.folder.front_path / "front.json").is_file()
 
 
 def _seed_note(source: Source) -> str:
@@ -61,7 +66,7 @@ def _renamed(words: list[str]) -> list[str]:
     if "--study" in words[:-1]:
         at = words.index("--study") + 1
         return [*words[:at], f"{words[at]}-again", *words[at + 1 :]]
-    return words
+    return [f"{w}-again" if w.startswith("--study=") else w for w in words]
 
 
 def _named(words: list[str], source: Source) -> list[str]:
@@ -102,8 +107,8 @@ def _notes(source: Source, scripts: Mapping[str, str]) -> Iterator[str]:
             "Start the servers in this order, one after another: each start measures the memory that is free, so wait"
             " until the one before answers 200 on /health."
         )
-    if source.front.meta.kept is None and not (source.folder.front_path / "front.json").is_file():
+    if not is_exported(source):
         yield "The study has not exported yet: flags of your own that are not tuned are missing here; add them."
-    warned = ("is not set here", "in your configuration but not")
+    warned = ("is not set here", "in your configuration but not", "left out, looks like a secret")
     lines = dict.fromkeys(line.lstrip("# ") for text in scripts.values() for line in text.split("\n"))
     yield from (line for line in lines if any(w in line for w in warned))

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from objectives.titles import short_of
+from objectives.objective import Objective
+from objectives.titles import short_of, title_of
 from optimizer.reporting.report.chart import FRONT, INK, QUIET, Chart, axis, layout, lines, thinned
 from optimizer.reporting.report.source import Source
-from optimizer.reporting.report.words import capital, name_of, reading
+from optimizer.reporting.report.words import capital, name_of, reading, unit_of
 from optimizer.study.board_plots import front_2d, front_3d
 from optimizer.study.board_text import Standing
 
 MOST_PAIRS = 6
 MOST_STEPS = 600
 _SHORT = {"throughput": "throughput", "ttft": "TTFT", "itl": "ITL", "knee": "knee"}
-_AWAY = ((-70, -55), (70, -75), (-75, 55), (75, 65))
-"""From a pick to its name in 3-D, pixels: each into a corner of its own."""
 
 
 def front_charts(source: Source) -> list[Chart]:
@@ -25,9 +25,16 @@ def front_charts(source: Source) -> list[Chart]:
     if not any(t.values is not None for t in source.trials):
         return []
     standing, n = standing_of(source), len(source.terms.objectives)
+    source = replace(source, terms=replace(source.terms, labels=tuple(map(label_of, source.terms.objectives))))
     charts = [_space(source, standing)] if n >= 3 else []
     charts += [_pair(source, standing, a, b) for a, b in list(combinations(range(n), 2))[:MOST_PAIRS]]
     return charts or [_alone(source)]
+
+
+def label_of(objective: Objective) -> str:
+    """An axis title with its unit."""
+    title = title_of(objective.metric)
+    return title if title != objective.metric else f"{name_of(objective.metric)}, {unit_of(objective.metric)}"
 
 
 def standing_of(source: Source) -> Standing:
@@ -48,8 +55,6 @@ def _space(source: Source, standing: Standing) -> Chart:
     figure["layout"] = _untitled(figure["layout"], 10)
     for axis_name, objective in zip(("xaxis", "yaxis", "zaxis"), source.terms.objectives, strict=False):
         figure["layout"]["scene"][axis_name]["title"]["text"] = short_of(objective.metric)
-    for note, (dx, dy) in zip(figure["layout"]["scene"].get("annotations", ()), _AWAY, strict=False):
-        note |= {"ax": dx, "ay": dy}
     names = [name_of(o.metric) for o in source.terms.objectives[:3]]
     more = " (the first three objectives)" if len(source.terms.objectives) > 3 else ""
     return Chart(
@@ -116,7 +121,7 @@ def _alone(source: Source) -> Chart:
 def growth_chart(source: Source) -> Chart | None:
     """The front's hypervolume, trial by trial: flat at the end means that more trials would have found little."""
     rows = [e for e in source.events if e.get("event") == "TrialFinished" and e.get("hypervolume") is not None]
-    if len(rows) < 2:
+    if len(rows) < 2 or not any(e["hypervolume"] for e in rows):
         return None
     kept = [rows[i] for i in thinned(len(rows), MOST_STEPS)]
     data = [{

@@ -9,7 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.reporting.report.chart import BAD, FAILED, FRONT, INK, QUIET, Chart, axis, layout, lines, thinned
+from optimizer.reporting.report.chart import (
+    BAD,
+    FAILED,
+    FRONT,
+    INK,
+    QUIET,
+    Chart,
+    axis,
+    layout,
+    lines,
+    log_ticks,
+    thinned,
+)
 from optimizer.reporting.report.source import Source
 from optimizer.reporting.report.table import Knob, knobs_of, meaning_of, short_knob
 from optimizer.reporting.report.words import capital, name_of, reading
@@ -22,7 +34,7 @@ N_FIRST = 3
 MOST_KNOBS = 24
 LEAST_TRIED = 4
 """Configurations below which a chart says nothing."""
-MOST_TICKS = 6
+MOST_TICKS, FEW_TICKS, LONG_LABEL = 6, 3, 7
 LOG_SPAN = 8.0
 JITTER = 0.18
 """Of a level's width: trials of one level stand beside each other."""
@@ -112,14 +124,15 @@ def _scale(values: Sequence[float]) -> dict[str, Any]:
     low, high = min(values), max(values)
     if low > 0 and high > LOG_SPAN * low:
         ends = (low / 1.3, high * 1.3)
-        return {"type": "log", "range": [math.log10(e) for e in ends], "ends": ends, "nticks": 4}
+        return {"type": "log", "range": [math.log10(e) for e in ends], "ends": ends, **log_ticks(*ends)}
     pad = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
     ends = (low - pad, high + pad)
     return {"range": list(ends), "ends": ends, "nticks": 5}
 
 
 def _ticks(knob: Knob) -> dict[str, Any]:
-    places = np.unique(np.linspace(0, len(knob.levels) - 1, min(MOST_TICKS, len(knob.levels))).round().astype(int))
+    most = MOST_TICKS if max(map(len, knob.labels)) < LONG_LABEL else FEW_TICKS
+    places = np.unique(np.linspace(0, len(knob.levels) - 1, min(most, len(knob.levels))).round().astype(int))
     return {
         "tickvals": [int(p) for p in places], "ticktext": [knob.labels[p] for p in places],
         "range": [-0.5, len(knob.levels) - 0.5], "tickangle": 0,

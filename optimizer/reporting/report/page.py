@@ -154,7 +154,7 @@ def _blocks(blocks: Iterable[str]) -> Iterator[tuple[str, bool]]:
         if any(set(row.strip()) <= {"-", " "} and "---" in row for row in rows):
             yield "\n".join(rows), True
         else:
-            yield from ((with_names(row), False) for row in rows if row.strip())
+            yield from ((capital(with_names(row.strip())), False) for row in rows if row.strip())
 
 
 def _file(name: str) -> Markup:

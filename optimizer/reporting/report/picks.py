@@ -20,10 +20,12 @@ from optimizer.reporting.report.words import (
     base,
     capital,
     interval_of,
+    limit_text,
     name_of,
     number,
     percent,
     reading,
+    small,
     span,
     with_names,
 )
@@ -31,6 +33,8 @@ from optimizer.study.calibration import Calibration
 from search_spaces.hardware import GIB
 
 TITLES = {"throughput": "most throughput", "ttft": "fastest first token", "itl": "smoothest stream", "knee": "balanced"}
+_LABELS = {"current": "your current configuration", "safe": "safe start"}
+"""Baselines whose names say too little."""
 MEANINGS = {
     "throughput": "serves the most output tokens per second",
     "ttft": "has the shortest wait for the first token",
@@ -93,14 +97,27 @@ def _said(source: Source, picks: Sequence[Pick], reference: str) -> tuple[str, t
         return "Nothing has been measured yet", (_unfinished(source, 0),)
     if not picks:
         return _without_front(source, n_done)
-    first = picks[0]
+    headline, told = _recommended(source, picks, reference)
+    return headline, tuple(x for x in (*told, _unfinished(source, n_done)) if x)
+
+
+def _recommended(source: Source, picks: Sequence[Pick], reference: str) -> tuple[str, tuple[str, ...]]:
+    """The first pick, unless the reference keeps every limit and is as good."""
+    first, current = picks[0], source.front.reference
     told = (f"It {first.meaning}. {first.sentence}", _held(first))
-    same = "" if source.status == "finished" else _unfinished(source, n_done)
+    start = f"Start with trial {first.trial}: {small(first.title)}"
     if first.is_reference:
-        headline = f"Keep {reference}: it is the best balance that was found"
-        return headline, tuple(x for x in (same, *told[1:]) if x)
-    headline = f"Start with trial {first.trial}: {first.title[0].lower()}{first.title[1:]}"
-    return headline, tuple(x for x in (*told, same) if x)
+        rest = "The other picks gain in one objective and pay in another." if len(picks) > 1 else ""
+        return f"Keep {reference}: it is the best balance that was found", (rest,)
+    if current is not None and not current.is_feasible:
+        missed = ", ".join(limit_text(limit) for limit, _ in current.missed)
+        return start, (*told, f"{capital(reference)} misses a limit: {missed}.")
+    if not any(f.verdict in ("better", "worse") for f in first.figures):
+        gaining = any(f.verdict == "better" for p in picks for f in p.figures)
+        but = "unless one objective matters most to you" if gaining else "nothing beats it beyond the noise"
+        text = f"Trial {first.trial} {first.meaning}. {first.sentence}"
+        return f"Keep {reference}{', ' if gaining else ': '}{but}", (text,)
+    return start, told
 
 
 def _without_front(source: Source, n_done: int) -> tuple[str, tuple[str, ...]]:
@@ -142,8 +159,8 @@ def _pick(member: FrontMember, source: Source) -> Pick:
     comparison = None if is_reference else front.comparison(member)
     return Pick(
         trial=member.trial,
-        title=_title(member, is_reference),
-        meaning=" and ".join(MEANINGS[p] for p in _names(member)),
+        title=_title(member, is_reference, len(front.meta.objectives)),
+        meaning=" and ".join(MEANINGS[p] for p in _names(member, len(front.meta.objectives))),
         sentence=_sentence(comparison, reference_name(front)),
         figures=tuple(_figure(member, i, o, comparison, source) for i, o in enumerate(front.meta.objectives)),
         safety=_safety(member),
@@ -154,17 +171,15 @@ def _pick(member: FrontMember, source: Source) -> Pick:
     )
 
 
-def _names(member: FrontMember) -> list[str]:
-    """The knee first."""
-    return sorted(member.picks, key="knee".__ne__)
+def _names(member: FrontMember, n_objectives: int) -> list[str]:
+    """The knee first; of one objective there is none."""
+    return sorted((p for p in member.picks if n_objectives > 1 or p != "knee"), key="knee".__ne__)
 
 
-def _title(member: FrontMember, is_reference: bool) -> str:
+def _title(member: FrontMember, is_reference: bool, n_objectives: int) -> str:
     """`Balanced, most throughput`; a baseline by its own name first."""
-    picked = ", ".join(TITLES[p] for p in _names(member))
-    own = {"current": "your current configuration"}.get(member.label, member.label) or (
-        "reference" if is_reference else ""
-    )
+    picked = ", ".join(TITLES[p] for p in _names(member, n_objectives))
+    own = _LABELS.get(member.label, member.label) or ("reference" if is_reference else "")
     return capital(": ".join(text for text in (own, picked) if text)) or f"Trial {member.trial}"
 
 

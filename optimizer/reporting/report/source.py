@@ -49,6 +49,12 @@ class Source:
     """What could not be read, for people."""
 
     @property
+    def storage(self) -> str | None:
+        """The URL of trials that lie elsewhere; None where its password is not kept, or they lie in the folder."""
+        url = self.manifest.storage
+        return url if url and MASK not in url else None
+
+    @property
     def is_simulated(self) -> bool:
         return self.front.meta.is_simulated
 
@@ -67,14 +73,15 @@ class Source:
         return (*chosen, *([reference] if reference is not None and reference not in chosen else []))
 
 
-def read_source(folder: StudyFolder) -> Source:
-    """Raises UserError where the folder holds no study that this version can read."""
+def read_source(folder: StudyFolder, storage: str | None = None) -> Source:
+    """Raises UserError where the folder holds no study that this version can read. `storage`: the URL of the trials."""
     manifest = load_manifest(folder.manifest_path)
     calibration = _calibration(manifest, folder.manifest_path)
     profile = parse_profile(manifest.profile_text, manifest.profile, manifest.profile)
     events = tuple(folder.events())
     stored = _stored_front(folder)
-    read, remarks = _record(folder, manifest)
+    read, remarks = _record(folder, storage or manifest.storage)
+    remarks = remarks if manifest.calibration else ()  # no trial has begun: there is nothing to miss
     trials = read[0] if read is not None else _from_front(stored)
     terms = read[1] if read is not None else _terms(manifest)
     front = _front(folder, manifest, profile, calibration, trials, terms, stored)
@@ -115,15 +122,13 @@ def _stored_front(folder: StudyFolder) -> Front | None:
     return load_front(path) if path.is_file() else None
 
 
-def _record(
-    folder: StudyFolder, manifest: Manifest
-) -> tuple[tuple[tuple[TrialRecord, ...], Terms] | None, tuple[str, ...]]:
+def _record(folder: StudyFolder, storage: str) -> tuple[tuple[tuple[TrialRecord, ...], Terms] | None, tuple[str, ...]]:
     """Every trial from the study's storage; None where there is none yet, or it cannot be reached from here."""
-    url = manifest.storage or folder.storage_url
-    if not manifest.storage and not folder.database.is_file():
+    url = storage or folder.storage_url
+    if not storage and not folder.database.is_file():
         return None, ()
     if MASK in url:
-        return None, (f"the trials lie in {url}, whose password is not kept: stages and points are left out",)
+        return None, (f"the trials lie in {url}, whose password is not kept: give --storage",)
     try:
         record = StudyRecord.load(url, folder.path.name)
     except OptimizerError as error:

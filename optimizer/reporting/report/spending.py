@@ -24,7 +24,7 @@ STAGES = {
     "rate": "below and above the rate R",
     "isolation": "isolation of tenants",
     "text": "the picks as text",
-    "caps": "caps on requests",
+    "cap": "caps on requests",
     "validation": "validation",
 }
 

@@ -11,7 +11,7 @@ import numpy as np
 from objectives.measurement import Load, PhaseMeasurement
 from optimizer.errors import UserError
 from optimizer.reporting.member import FrontMember
-from optimizer.reporting.report.chart import COLOURS, FAILED, INK, LINE, Chart, axis, layout, plain
+from optimizer.reporting.report.chart import COLOURS, FAILED, INK, LINE, Chart, axis, layout, log_ticks, plain
 from optimizer.reporting.report.source import Source
 from optimizer.reporting.report.timeline_series import (
     FIRST_TOKENS,
@@ -50,7 +50,6 @@ class Timeline:
     charts: tuple[Chart, ...]
     missing: str = ""
     """Why there are none."""
-    has_owners: bool = False
 
 
 def timelines(source: Source, titles: Mapping[int, str]) -> list[Timeline]:
@@ -67,8 +66,13 @@ def _timeline(source: Source, member: FrontMember, title: str) -> Timeline:
         return Timeline(member.trial, title, (), "its samples are not in the study's folder")
     phases = [outcome.measurement.phases[load] for load in LOADS if load in outcome.measurement.phases]
     owners = _owners(source, phases)
-    charts = tuple(_chart(member.trial, phase, owners, source) for phase in phases)
-    return Timeline(member.trial, title, charts, "", len(owners) > 1)
+    drawn = [[*gauges(phase), *first_tokens(phase), *gaps(phase)] for phase in phases]
+    rows = sorted({s.row for own in drawn for s in own if s.row != PREEMPTIONS or any(s.y)})
+    charts = tuple(
+        _chart(member.trial, phase, [s for s in own if s.row in rows], rows, owners)
+        for phase, own in zip(phases, drawn, strict=True)
+    )
+    return Timeline(member.trial, title, charts)
 
 
 def _owners(source: Source, phases: Sequence[PhaseMeasurement]) -> dict[str, str]:
@@ -81,17 +85,16 @@ def _owners(source: Source, phases: Sequence[PhaseMeasurement]) -> dict[str, str
     return found if len(tenants) > 1 else {**found, **dict.fromkeys(source.profile.instances, COLOURS[0])}
 
 
-def _chart(trial: int, phase: PhaseMeasurement, owners: Mapping[str, str], source: Source) -> Chart:
-    series = [*gauges(phase), *first_tokens(phase), *gaps(phase)]
-    is_calm = not any(y for s in series if s.row == PREEMPTIONS for y in s.y)
-    series = [s for s in series if s.row != PREEMPTIONS or not is_calm]
-    is_several = len(phase.tenants) > 1 or len(source.profile.instances) > 1
-    rows = sorted({s.row for s in series})
+def _chart(
+    trial: int, phase: PhaseMeasurement, series: Sequence[Series], rows: Sequence[int], owners: Mapping[str, str]
+) -> Chart:
+    """All loads of a trial have the same rows."""
+    is_several = len({owners[s.owner] for s in series}) > 1
     named: set[str] = set()
     data = [_trace(s, owners, named, is_several) for s in series]
     figure = {"data": data, "layout": _layout(phase, series, rows, is_several)}
     height_px = 90 + ROW_PX * len(rows)
-    return Chart(f"time-{trial}-{phase.load}", TITLES[phase.load], figure, _note(phase, is_calm), height_px)
+    return Chart(f"time-{trial}-{phase.load}", TITLES[phase.load], figure, _note(phase), height_px)
 
 
 def _layout(phase: PhaseMeasurement, series: Sequence[Series], rows: Sequence[int], is_several: bool) -> dict[str, Any]:
@@ -105,12 +108,13 @@ def _layout(phase: PhaseMeasurement, series: Sequence[Series], rows: Sequence[in
     )  # fmt: skip
 
 
-def _note(phase: PhaseMeasurement, is_calm: bool) -> str:
+def _note(phase: PhaseMeasurement) -> str:
+    counts = [s.n_preemptions_total for s in phase.samples if s.n_preemptions_total is not None]
     failed = sum(not r.is_finished for r in phase.records)
     parts = [f"{len(phase.records):,} requests"]
     parts += [f"{failed:,} not answered whole"] if failed else []
     parts += [f"{phase.offered_per_s:.3g} a second"] if phase.offered_per_s else []
-    parts += ["none preempted"] if is_calm and any(s.n_preemptions_total is not None for s in phase.samples) else []
+    parts += ["no preemption"] if counts and max(counts) == min(counts) else []
     return ", ".join(parts) + "."
 
 
@@ -144,8 +148,9 @@ def _axes(rows: Sequence[int], series: Sequence[Series]) -> dict[str, Any]:
     for row in rows:
         low, high = places[row]
         more: dict[str, Any] = {"range": [0, 105]} if row == KV_USAGE else {"rangemode": "tozero"}
-        if row == FIRST_TOKENS and _spans_much([y for s in series if s.row == row for y in s.y if y]):
-            more = {"type": "log", "dtick": 1}
+        waits = [y for s in series if s.row == row == FIRST_TOKENS for y in s.y if y]
+        if _spans_much(waits):
+            more = {"type": "log", **log_ticks(min(waits), max(waits))}
         found[_axis_name(row, "yaxis")] = axis("", domain=[max(low, 0.0), high], nticks=4, **more)
     return found
 

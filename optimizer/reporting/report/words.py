@@ -10,7 +10,7 @@ from objectives.titles import title_of
 
 GIB = 1 << 30
 _NAMES = {"saturation_output_tokens_per_s_per_gpu": "throughput (saturation)"}
-_KINDS = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "stall": "longest gap", "e2e": "whole answer"}
+_KINDS = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "stall": "longest gap", "e2e": "time to whole answer"}
 _BARE = ("ratio", "graded", "0 or 1", "preemptions/request")
 """Units that the metric's name says."""
 _TAIL = re.compile(r"(steady|saturation|stress)_(\w+?)_(p\d+|mean|max)_ms")
@@ -54,6 +54,11 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def small(text: str) -> str:
+    """The first letter small, as inside a sentence."""
+    return text[:1].lower() + text[1:]
+
+
 def unit_of(metric: str) -> str:
     found = METRICS.get(base(metric))
     return found.unit if found is not None else ""
@@ -77,7 +82,7 @@ def reading(metric: str, value: float | None) -> str:
 
 def number(value: float) -> str:
     """Three significant digits; whole from a thousand on."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def percent(share: float, *, is_signed: bool = True) -> str:
