@@ -27,7 +27,7 @@ COMMANDS = {
     "simulate": "simulate one configuration on one card, without a study",
     "calibrate": "learn from a real study how long this model takes on this card",
     "characterize": "print what tuning needs to know about a trace",
-    "diagnose": "say what a server's log says went wrong, and what to change",
+    "diagnose": "say what is wrong with a server: by its log, a recorded trial, or watching it",
 }
 
 TRACEBACK = "VLLM_CONFIG_OPTIMIZER_TRACEBACK"

@@ -210,7 +210,7 @@ def _gauge(samples: Sequence[EngineSample], name: str) -> Gauge | None:
     time_s, values = np.array([t for t, _ in read]), np.array([v for _, v in read])
     held_s = np.diff(time_s, append=time_s[-1] + (np.median(np.diff(time_s)) if len(read) > 1 else 1.0))
     mean = float((values * held_s).sum() / held_s.sum()) if held_s.sum() > 0 else float(values.mean())
-    return Gauge(mean, float(values.max()), _slope(time_s, values), float(np.percentile(values, 10)))
+    return Gauge(mean, float(values.max()), _slope(time_s, values), float(np.mean(values > 0)))
 
 
 def _slope(time_s: NDArray[np.float64], values: NDArray[np.float64]) -> float | None:

@@ -10,6 +10,8 @@ FULL = 0.9
 STARVED = 0.7
 """Of a core, and of all its cores: an engine that always has requests, computes on the CPU and gets less is kept from
 running."""
+OFTEN = 0.5
+"""Share of the readings with a request running, from which on waiting for a core is what requests wait for."""
 FILLED = 0.85
 """Of all its cores."""
 DELAYED, THROTTLED = 0.2, 0.1
@@ -54,7 +56,7 @@ def is_starved(s: Situation) -> bool:
         return True
     delayed = engine_delay(s)
     if delayed is not None:
-        return s.is_busy and delayed > DELAYED
+        return delayed > DELAYED and (s.running.above_zero is None or s.running.above_zero >= OFTEN)
     engine = s.cpu.get("worker") or s.cpu.get("engine_core")
     if engine is None or not is_host(s) or not s.is_busy or _busiest(engine) >= STARVED:
         return False

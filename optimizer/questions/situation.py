@@ -25,8 +25,8 @@ class Gauge:
     most: float
     slope_per_s: float | None = None
     """Median slope of its last two thirds; None with too few readings."""
-    low: float | None = None
-    """Reached in nine readings of ten."""
+    above_zero: float | None = None
+    """Share of the readings above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Situation:
         """Some request ran at nearly any time; between requests an engine takes no steps."""
         if self.running is None:
             return False
-        return self.running.mean >= 1 and (self.running.low is None or self.running.low >= 1)
+        return self.running.mean >= 1 and (self.running.above_zero is None or self.running.above_zero >= 0.9)
 
     @property
     def step_s(self) -> float | None:

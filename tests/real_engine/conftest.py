@@ -54,9 +54,9 @@ def install(vllm_python: str) -> VllmInstall:
     return find_vllm(vllm_python)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(install: VllmInstall, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One server with the flags of SMALL, for all tests of a module."""
+    """One server with the flags of SMALL, for `test_made_ill` and then for `test_server_boot`, which ends it."""
     spec = ServerSpec("shared", str(tiny_model), SMALL, install, tmp_path_factory.mktemp("server"))
     with start_lock(()):
         server = Server(spec)

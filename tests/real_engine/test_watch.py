@@ -22,6 +22,9 @@ from optimizer.engines.vllm.metrics import scrape
 from optimizer.engines.vllm.process_watch import ProcessWatch
 from optimizer.engines.vllm.server import Server, ServerSpec
 from optimizer.engines.vllm.watch import Watch, WatchLog
+from optimizer.watching.diagnosis import diagnose_watch
+from optimizer.watching.server import look_at
+from optimizer.watching.watch import watch
 from search_spaces.config import Config
 from tests.real_engine.tiny_model import write_tiny_model
 
@@ -143,6 +146,25 @@ def test_preemptions_and_tokens_are_counted_and_processes_seen(server: Server) -
     assert log.min_free_bytes is not None
     assert log.n_missed == {"chat": 0}
     assert used < 0.02, f"watching takes {used:.1%} of a core"
+
+
+def test_a_starved_cache_is_diagnosed_from_outside(server: Server) -> None:  # case PRE-01
+    """KV exhaustion at run time is preemption and in no log: the checklist names the budget."""
+    watched_server, first = look_at(server.url)
+    load = _Load(server, N_REQUESTS, OUTPUT_TOKENS // 2, first=100)
+
+    def tick(gone_s: float, newest: object) -> None:
+        if len(load.n_done) == N_REQUESTS and gone_s > 4:
+            raise KeyboardInterrupt
+
+    found = diagnose_watch(watch(watched_server, first, 120.0, tick))
+    load.wait()
+    [(_, engine)] = found.engines.values()
+    assert found.health == "degraded", found
+    assert engine.checklist.is_preempting and engine.checklist.lines[0].name == "KV budget too small"
+    assert engine.checklist.lines[0].verdict == "cause", engine.checklist.lines[0].text
+    assert engine.checklist.lines[4].verdict == "not the cause"
+    assert engine.answers[4].verdict == "steadier"
 
 
 @pytest.mark.parametrize("role", ["engine_core", "worker"])

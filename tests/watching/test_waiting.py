@@ -60,7 +60,7 @@ def test_shares_are_of_the_time_between() -> None:
 
 def server(**changes: object) -> Situation:
     base = Situation(
-        source="server", span_s=60.0, running=Gauge(8.0, 12.0, low=3.0), waiting=Gauge(0.0, 0.0), n_finished=300,
+        source="server", span_s=60.0, running=Gauge(8.0, 12.0, above_zero=0.97), waiting=Gauge(0.0, 0.0), n_finished=300,
         n_preemptions=0, cpu={"engine_core": CpuUse(0.5, 0.45), "worker": CpuUse(0.8, 0.6)},
     )  # fmt: skip
     return replace(base, **changes)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_an_engine_without_its_core_is_named() -> None:
     assert "its own processes fill the 2 cores" in filled.text
 
 
-@pytest.mark.parametrize("running", [Gauge(8.0, 12.0, low=0.0), Gauge(0.0, 0.0, low=0.0)])
+@pytest.mark.parametrize("running", [Gauge(1.0, 12.0, above_zero=0.3), Gauge(0.0, 0.0, above_zero=0.0)])
 def test_an_engine_that_was_often_idle_is_not_blamed_for_waiting(running: Gauge) -> None:
     delayed = {"worker": CpuUse(0.5, 0.5, delayed=0.6)}
     assert diagnose([server(cpu=delayed, running=running)]).answers[1].verdict != "cpu"
