@@ -1,6 +1,6 @@
 """What a log tells of a server that did not fail: preemptions and late compilation, which are slow and no error.
 
-vLLM's V1 engine logs no single preemption; from 0.31 on its statistics count them. A log without any proves nothing:
+vLLM's V1 engine logs no single preemption; 0.32's statistics count them. A log without any proves nothing:
 the counter `vllm:num_preemptions_total` does."""
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ class Remarks:
                 self._n_preempted += int(counted[1])
         elif "JIT" in message and (kernel := _COMPILED.search(message)):
             self._compiled[kernel[1]] = None
+
+    @property
+    def compiled(self) -> tuple[str, ...]:
+        """Kernels that were compiled while requests ran, in their order."""
+        return tuple(self._compiled)
 
     @property
     def lines(self) -> tuple[str, ...]:

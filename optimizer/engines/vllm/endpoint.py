@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from optimizer.errors import EngineFailed
 
@@ -35,3 +36,5 @@ class Endpoint:
     """Why it is dead; None while it lives."""
     api_key_variable: str = ""
     """NAME of the environment variable that holds its key."""
+    log_path: Path | None = None
+    """Where its log grows, if it is ours."""

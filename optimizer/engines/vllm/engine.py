@@ -263,6 +263,7 @@ class VllmEngine:
             max_num_seqs=seqs if isinstance(seqs, int) else None,
             pids=lambda: server.pids,
             failure=lambda: None if server.is_alive else server.failure(),
+            log_path=server.log_path,
         )
 
     def _judge_hang(self, text: str) -> EngineFailed:

@@ -15,7 +15,7 @@ class Finding:
     """`invalid`: the figures are worth nothing. `disturbed`: the machine was not itself, so measure again; a machine
     that is always so has to be lived with. `note`: to be told."""
     kind: str
-    """`client`, `cache`, `work`; `throttled`, `neighbour`; `leak`, `kv_capacity`, `api_server`."""
+    """`client`, `cache`, `work`; `throttled`, `neighbour`, `cold`; `leak`, `kv_capacity`, `api_server`."""
     text: str
 
     @property

@@ -14,8 +14,10 @@ import numpy as np
 
 from objectives.measurement import PhaseMeasurement
 from optimizer.engines.engine import LoadPlan
+from optimizer.engines.vllm.cold_kernels import ColdKernels
 from optimizer.engines.vllm.devices import Devices
 from optimizer.engines.vllm.endpoint import Endpoint
+from optimizer.engines.vllm.finding import Finding
 from optimizer.engines.vllm.findings import fault_of, findings_of
 from optimizer.engines.vllm.http import health
 from optimizer.engines.vllm.metrics import scrape
@@ -72,13 +74,14 @@ def drive(
             hang_after_s=context.hang_after_s,
         )
         watch.start()
+        cold = ColdKernels(context.endpoints)
         try:
-            _see_through(replay, watch, context, len(plan.trace) - plan.n_warmup)
+            _see_through(replay, watch, context, len(plan.trace) - plan.n_warmup, cold)
             result = replay.result()
             _drain(context.endpoints)
         finally:
             log = watch.stop()
-    return _judged(plan, result, log, context)
+    return _judged(plan, result, log, context, tuple(cold.findings()))
 
 
 def _replay_plan(
@@ -101,13 +104,15 @@ def _replay_plan(
     )
 
 
-def _see_through(replay: Replay, watch: Watch, context: LoadContext, n_measured: int) -> None:
+def _see_through(replay: Replay, watch: Watch, context: LoadContext, n_measured: int, cold: ColdKernels) -> None:
     """Until the replay is over; warm-up rows that outlast the measured ones are not waited for.
 
     Raises EngineFailed as soon as a server is dead or frozen."""
     while not replay.is_over():
         time.sleep(LOOK_EVERY_S)
         seen = replay.progress()
+        if seen.time_s <= 0:
+            cold.skip()
         if seen.n_measured_over >= n_measured:
             replay.release()
         failure = next((f for e in context.endpoints if (f := e.failure()) is not None), None)
@@ -144,14 +149,16 @@ def _drain(endpoints: Sequence[Endpoint]) -> None:
             time.sleep(LOOK_EVERY_S)
 
 
-def _judged(plan: LoadPlan, result: ReplayResult, log: WatchLog, context: LoadContext) -> PhaseMeasurement:
+def _judged(
+    plan: LoadPlan, result: ReplayResult, log: WatchLog, context: LoadContext, cold: tuple[Finding, ...]
+) -> PhaseMeasurement:
     phase = phase_of(plan, result, log, context.n_gpus, most_running(plan, context.endpoints))
     if plan.style == "chat":  # lengths are the model's own there, and the words of all prompts are alike
         return phase
     fault = _death(result, context.endpoints) or fault_of(phase, plan)
     if fault is not None:
         raise fault
-    found = findings_of(phase, plan, context.kv_tokens)
+    found = sorted((*findings_of(phase, plan, context.kv_tokens), *cold), key=lambda f: f.rank)
     disturbed = tuple(f.text for f in found if f.severity == "disturbed")
     return replace(phase, notes=tuple(f.text for f in found), disturbances=disturbed)
 
