@@ -25,6 +25,7 @@ from optimizer.describe import (
 )
 from optimizer.engines.engine import LoadPlan, Placement
 from optimizer.errors import UserError
+from optimizer.last_probes import LastProbes
 from optimizer.options import SessionOptions, read_options
 from optimizer.reporting.answer import Extras, answer_lines
 from optimizer.reporting.front_table import print_front
@@ -33,15 +34,12 @@ from optimizer.reporting.live import Header, View, choose_view
 from optimizer.reporting.member import Front, FrontMember
 from optimizer.reporting.metrics_page import MetricsPage, Readings, StudyLabels, metrics_page
 from optimizer.study.calibration import Calibration, Calibrator
-from optimizer.study.caps import CapAdvice, CapProbe
 from optimizer.study.confirmation import Confirmation, Confirmer, Scope, scope_of, to_confirm
 from optimizer.study.dashboard import StudyBoard
 from optimizer.study.events import Event, Notice, StageStarted, StudyFinished, TrialFinished
-from optimizer.study.isolation import Isolation, IsolationProbe
 from optimizer.study.judge import Judge
 from optimizer.study.opening import OpenStudy, open_study
 from optimizer.study.proposer import Proposer, RandomProposer, TpeProposer
-from optimizer.study.rates import RateFigure, RateProbe, Survival, is_steady_limit
 from optimizer.study.record import StudyRecord
 from optimizer.study.runs import PAUSE_S, Runs
 from optimizer.study.search import Search, SearchPlan
@@ -50,7 +48,6 @@ from optimizer.study.setup import Setup, placement_of, prepare
 from optimizer.study.side_by_side import hold_to
 from optimizer.study.stages import ADVANCED, FAST, seqs_names
 from optimizer.study.starts import memory_check
-from optimizer.study.text_probe import TextFigure, TextProbe
 from optimizer.trial import LOAD_ORDER, StopRule
 from optimizer.workers import EngineChoice, choose_engine, find_hardware, start_executor
 
@@ -58,8 +55,6 @@ MAX_ROUNDS = 3
 """Rounds of confirmation, the second and third for what takes the place of members that did not hold."""
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
-N_BELOW = 2
-"""Nearest misses for which a rate below R is looked for."""
 
 
 def run_session(args: argparse.Namespace) -> int:
@@ -136,8 +131,7 @@ class Session:
         record = self._study.open_record(self._setup, judge)
         about = about_study(self._study, self._setup, self._choice, calibration, axes)
         meta = front_meta(self._study, self._setup, self._choice, calibration)
-        instances = self._setup.profile.instances
-        board = StudyBoard(record, about, self._study.folder)
+        board, instances = StudyBoard(record, about, self._study.folder), self._setup.profile.instances
         writer = self._front_writer = FrontWriter(self._study, record, board, meta, instances, axes)
         reason = self._search(record, judge, axes, calibration)
         front, extras = self._finish(record, judge, calibration, axes, writer)
@@ -244,18 +238,28 @@ class Session:
     ) -> tuple[Front, Extras]:
         front = self._confirmed(writer, judge, calibration)
         traffic = self._setup.traffic
-        survivals = self._survivals(front, judge, calibration)
+        probes = LastProbes(
+            self._setup,
+            self._options.setup.seed,
+            self._scope,
+            self._choice.is_simulated,
+            self._runs,
+            judge,
+            calibration,
+            self._show,
+        )
+        survivals = probes.survivals(front)
         extras = Extras(
             calibration=calibration,
-            rates=self._rates(front, judge, calibration),
+            rates=probes.rates(front),
             survivals=survivals,
             traffic_per_s=traffic.recorded_per_s,
             peak_per_s=traffic.peak_per_s,
             gpu_price_per_hour=self._options.gpu_price_per_hour,
             n_gpus=self._options.setup.n_gpus,
-            caps=self._caps(front, judge, calibration),
-            isolations=self._isolations(front, calibration),
-            texts=self._texts(front, calibration),
+            caps=probes.caps(front),
+            isolations=probes.isolations(front),
+            texts=probes.texts(front),
         )
         return front, extras
 
@@ -289,83 +293,6 @@ class Session:
             seed=self._options.setup.seed,
             runs=self._runs,
         ).confirm([(m.trial, self._placed(m), m.values or ()) for m in members])
-
-    def _probe(self, judge: Judge, calibration: Calibration) -> RateProbe:
-        return RateProbe(
-            judge,
-            lambda rate: self._loads(rate, ("steady",)),
-            calibration.rate_per_s,
-            self._options.setup.seed,
-            self._runs,
-        )
-
-    def _rates(self, front: Front, judge: Judge, calibration: Calibration) -> tuple[RateFigure, ...]:
-        picked = [m for m in (front.reference, *front.members) if m is not None and (m.picks or m == front.reference)]
-        picked = list({m.trial: m for m in picked}.values())
-        if self._scope == "none":
-            return ()
-        if picked:
-            self._show(StageStarted("rates", "the picks and the reference below and above R"))
-        return self._probe(judge, calibration).figures([(m.trial, self._placed(m)) for m in picked])
-
-    def _survivals(self, front: Front, judge: Judge, calibration: Calibration) -> tuple[Survival, ...]:
-        if not self._setup.promised:
-            return ()
-        if not front.members:
-            return self._survivals_below(front, judge, calibration)
-        self._show(StageStarted("surviving rate", "how far up each member of the front keeps the promise"))
-        members = [(m.trial, self._placed(m), self._top_rate(m, calibration)) for m in front.members]
-        return self._probe(judge, calibration).survival(members)
-
-    def _survivals_below(self, front: Front, judge: Judge, calibration: Calibration) -> tuple[Survival, ...]:
-        """Where no trial keeps the promise at R, a lower rate a server may: only steady limits depend on the rate."""
-        measured = (m for m in front.nearest_misses(len(front.trials)) if m.values is not None)
-        nearest = [m for m in measured if all(is_steady_limit(name) for name, _ in m.missed)][:N_BELOW]
-        if not nearest:
-            return ()
-        self._show(StageStarted("surviving rate", "nothing keeps the promise at R: up to which lower rate would it?"))
-        return self._probe(judge, calibration).survival_below([(m.trial, self._placed(m)) for m in nearest])
-
-    @staticmethod
-    def _top_rate(member: FrontMember, calibration: Calibration) -> float:
-        """Requests per second at which the member saturates; above it no promise on latency is kept for long."""
-        requests = member.metrics.get("saturation_requests_per_s_per_gpu") or 0.0
-        return max(requests, calibration.rate_per_s) * 1.1
-
-    def _isolations(self, front: Front, calibration: Calibration) -> tuple[Isolation, ...]:
-        picked = [m for m in front.members if m.picks]
-        if not self._setup.profile.is_shared or not picked or self._scope == "none":
-            return ()
-        self._show(StageStarted("isolation", "each tenant beside a saturated neighbour and beside an idle one"))
-        steady = self._loads(calibration.rate_per_s, ("steady",))[0]
-        probe = IsolationProbe(steady, self._options.setup.seed, self._runs)
-        return probe.measure([(m.trial, self._placed(m), m.metrics) for m in picked])
-
-    def _texts(self, front: Front, calibration: Calibration) -> tuple[TextFigure, ...]:
-        picked = [m for m in front.members if m.picks]
-        if self._choice.is_simulated or not picked or self._scope == "none":
-            return ()
-        self._show(StageStarted("text", "the picks once more as text, through the chat endpoint with its own sampling"))
-        steady = self._loads(calibration.rate_per_s, ("steady",))[0]
-        probe = TextProbe(steady, calibration.targets, self._options.setup.seed, self._runs)
-        return probe.measure([(m.trial, self._placed(m), m.metrics) for m in picked])
-
-    def _caps(self, front: Front, judge: Judge, calibration: Calibration) -> tuple[CapAdvice, ...]:
-        nearest = [m for m in front.nearest_misses(1) if m.values is not None]
-        if front.members or not nearest:
-            return ()
-        self._show(StageStarted("caps", "nothing is safe: which requests break it?"))
-        member = nearest[0]
-        return CapProbe(
-            trial=member.trial,
-            placement=self._placed(member),
-            running=member.metrics.get("saturation_running_mean"),
-            traffic=self._setup.traffic,
-            rate_per_s=calibration.rate_per_s,
-            judge=judge,
-            runs=self._runs,
-            seed=self._options.setup.seed,
-        ).advise()
 
     def _placed(self, member: FrontMember) -> Placement:
         return placement_of(self._setup.profile, member.configs)
