@@ -27,8 +27,8 @@ from optimizer.reporting.report.table import Knob, knobs_of, meaning_of, short_k
 from optimizer.reporting.report.words import capital, name_of, reading
 from optimizer.study.trial_record import TrialRecord
 
-MOST_POINTS = 500
-"""Of one kind in one chart; the front is always whole."""
+MOST_POINTS = 250
+"""Of one kind in one chart."""
 N_FIRST = 3
 """Knobs shown without a click."""
 MOST_KNOBS = 24
@@ -99,7 +99,7 @@ def _points(
     source: Source, knob: Knob, i: int, kind: str, own: Sequence[TrialRecord], scale: Mapping[str, Any]
 ) -> dict[str, Any]:
     placed = [(t, level) for t in own if (level := knob.level_of(t)) is not None]
-    placed = [placed[k] for k in thinned(len(placed), MOST_POINTS)] if kind != "front" else placed
+    placed = [placed[k] for k in thinned(len(placed), MOST_POINTS)]
     worst = scale["ends"][0 if source.terms.objectives[i].direction == "maximize" else 1]
     y = [worst if t.values is None else min(max(t.values[i], scale["ends"][0]), scale["ends"][1]) for t, _ in placed]
     return {

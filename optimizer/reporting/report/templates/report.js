@@ -20,6 +20,12 @@
   } else { plots.forEach(draw); }
   window.addEventListener("beforeprint", function () {
     document.querySelectorAll("details").forEach(function (part) { part.open = true; });
+    document.body.classList.add("printing");  // as wide as paper, so that charts can be fitted before it is laid out
     plots.forEach(draw);
+    plots.forEach(function (plot) { Plotly.relayout(plot, { width: plot.clientWidth }); });
+  });
+  window.addEventListener("afterprint", function () {
+    document.body.classList.remove("printing");
+    plots.forEach(function (plot) { Plotly.relayout(plot, { width: null, autosize: true }); });
   });
 })();
