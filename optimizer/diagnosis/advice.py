@@ -259,6 +259,7 @@ UNKNOWN = {
         "give the server's user that path, or point HF_HOME, VLLM_CACHE_ROOT and TMPDIR to one it may write",
     ],
     "threads": ["raise the limit of processes (docker --pids-limit, ulimit -u), or start fewer servers on the host"],
+    "locked_memory": ["raise the limit of locked memory (ulimit -l unlimited, docker --ulimit memlock=-1)"],
     "files": ["raise the limit of open files (ulimit -n 65536, or docker --ulimit nofile=65536)"],
     "nccl": [
         "start once with NCCL_DEBUG=INFO: its first WARN line names the reason",

@@ -26,6 +26,13 @@ SIGNS = (
         is_bare=True,
     ),
     sign(
+        "locked_memory",
+        "unknown",
+        r"ibv_reg_mr\w* failed|RLIMIT_MEMLOCK",
+        "the network card may not lock as much memory as it needs",
+        is_bare=True,
+    ),
+    sign(
         "kernel_oom",
         "host_ram",
         r"[Oo]ut of memory: Kill(?:ed)? process (?P<victim>\d+)|oom-kill:|oom_reaper: reaped|OOMKilled"

@@ -149,11 +149,16 @@ MACHINE = {
     ),
     "may not write": Text(
         "INFO 11-29 10:00:02 [api_server.py:1000] vLLM API server version 0.11.0\n"
-        "PermissionError: [Errno 13] Permission denied: '/root/.cache/vllm'\n",
-        ("unknown",), None, False, ("/root/.cache/vllm", "VLLM_CACHE_ROOT"), ("DEBUG",),
+        "PermissionError: [Errno 13] Permission denied: '/var/cache/vllm'\n",
+        ("unknown",), None, False, ("/var/cache/vllm", "VLLM_CACHE_ROOT"), ("DEBUG",),
     ),
     "no more threads": Text(
         engine("RuntimeError: can't start new thread") + WRAPPER, ("unknown",), None, False, ("ulimit -u",), ("DEBUG",)
+    ),
+    "the network card may lock no memory": Text(
+        BOOT + engine("RuntimeError: NCCL error: unhandled system error", process="Worker_TP0 pid=76")
+        + "node-a:76:90 [0] NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n" + WRAPPER,
+        ("unknown",), None, False, ("memlock",),
     ),
     "no fabric manager": Text(
         engine("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized") + WRAPPER,
