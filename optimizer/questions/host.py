@@ -9,6 +9,7 @@ evidence of a CPU limit only while the card is not busy.
 from __future__ import annotations
 
 from optimizer.questions.answer import Answer, Change, Confidence, unknown
+from optimizer.questions.health import waits
 from optimizer.questions.physics import BUSY_MFU, StepPhysics, decode_physics, window_mfu
 from optimizer.questions.processes import (
     IDLE_RESIDENT,
@@ -59,6 +60,8 @@ def gpu_or_cpu(s: Situation) -> Answer:
 def front_end_s(s: Situation) -> float | None:
     """Mean time before the queue, where it is most of the time to first token; None if it is not, or not known."""
     if s.ttft_ms is None or s.ttft_ms.mean is None or s.queue_mean_s is None or s.prefill_mean_s is None:
+        return None
+    if waits(s):  # a server tells of queue and prefill when a request ends, of its first token when that comes
         return None
     use = s.cpu.get("api_server")
     before_s = s.ttft_ms.mean / 1e3 - s.queue_mean_s - s.prefill_mean_s

@@ -34,9 +34,8 @@ def spikes_of(s: Situation, gains: Gains) -> Spikes:
         return Spikes(
             None, f"{told}; a chunk of {chunk:.0f} tokens would take {expected_s:.2g} s, so it is not only that"
         )
-    return explain_spike(
-        spike_s, base_s, round(chunk), None, rate, f"{told}, the size of a prefill chunk (by size only)"
-    )
+    told += ", the size of a prefill chunk (by size only)"
+    return explain_spike(spike_s, base_s, s.whole("max_num_batched_tokens"), chunk, rate, told, s.whole("max_num_seqs"))
 
 
 def _prefill_rate(gains: Gains) -> float | None:
