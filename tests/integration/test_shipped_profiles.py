@@ -30,7 +30,7 @@ def test_it_ends_well_and_says_what_it_is(ran: Ran) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert "(SIMULATED)" in ran.out.splitlines()[0] and "no GPU found, simulating" in ran.out  # case EDGE-18
     for part in ("memory: ", "plan: 8 trials", "== calibration: ", "== baseline: ", "== confirmation: ", "== rates: ",
-                 "R = ", "smallest differences", "finished: 8 trials, ", "picked as", "take one away: ", "watch: ",
+                 "R = ", "smallest differences", "finished: 8 trials, ", "picked as", "take one away: ", "read why: ", "watch: ",
                  "compared with vLLM defaults (trial 0)"):  # fmt: skip
         assert part in ran.out, part
     assert "Traceback" not in ran.out and not re.search(r"\b(nan|inf|None)\b", ran.out)

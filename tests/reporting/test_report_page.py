@@ -17,8 +17,8 @@ from objectives.objective import Objective
 from optimizer.cli import run_main
 from optimizer.report import main
 from optimizer.reporting.member import Front
+from optimizer.reporting.report.answer import answer_of
 from optimizer.reporting.report.page import render
-from optimizer.reporting.report.picks import answer_of
 from optimizer.reporting.report.source import Source, read_source
 from optimizer.study.folder import StudyFolder
 from optimizer.study.trial_record import TrialRecord

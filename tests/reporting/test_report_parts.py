@@ -12,11 +12,11 @@ import pytest
 from objectives.comparison import compare
 from objectives.objective import Objective
 from optimizer.reporting.report import timeline_series
+from optimizer.reporting.report.answer import answer_of
 from optimizer.reporting.report.chart import Chart, log_ticks, thinned
 from optimizer.reporting.report.commands import study_commands
 from optimizer.reporting.report.importance import importance_of, importance_sentences
 from optimizer.reporting.report.interactions import interaction_sentences, interactions_of, n_needed
-from optimizer.reporting.report.picks import answer_of
 from optimizer.reporting.report.source import Source, read_source
 from optimizer.reporting.report.table import Knob, Table, knobs_of, table_of
 from optimizer.reporting.report.words import (

@@ -10,6 +10,7 @@ from optimizer.errors import UserError
 from optimizer.reporting.front_export import export_files
 from optimizer.reporting.member import FrontMember
 from optimizer.reporting.report.source import Source
+from optimizer.study.storage import dashboard_command
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ def study_commands(source: Source) -> list[Command]:
         check = f"python -m optimizer.validate {study} --pick {name} --repeats 3 --trace held-out"
         found.append(Command("Measure it again before you deploy", check))
     look = f"python -m optimizer.diagnose --study {study} --trial {_example(source)}"
-    return [*found, Command("Look into one trial", look)]
+    url = source.manifest.storage or f"sqlite:///{source.folder.database.resolve()}"
+    watch = dashboard_command(url, str(source.folder.artifacts_path.resolve()))
+    return [*found, Command("Look into one trial", look), Command("Look at every trial", watch)]
 
 
 def is_exported(source: Source) -> bool:

@@ -13,12 +13,13 @@ from markupsafe import Markup
 from optimizer import __version__
 from optimizer.deployment.secrets import mask
 from optimizer.reporting.report import failures, interactions, knobs, spending, timelines, workload
+from optimizer.reporting.report.answer import Answer, answer_of
 from optimizer.reporting.report.chart import Chart
 from optimizer.reporting.report.commands import deployments_of, study_commands
 from optimizer.reporting.report.fronts import front_charts, growth_chart
 from optimizer.reporting.report.glossary import glossary_of
 from optimizer.reporting.report.importance import importance_chart, importance_of, importance_sentences
-from optimizer.reporting.report.picks import Answer, answer_of, settings_of
+from optimizer.reporting.report.picks import settings_of
 from optimizer.reporting.report.questions import trial_answers
 from optimizer.reporting.report.source import Source
 from optimizer.reporting.report.table import Table, table_of
