@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from objectives.hypervolume import Axes
 from objectives.pareto import Floors, picks
 from optimizer.study.board_artifacts import Link
+from optimizer.study.board_files import files_part
 from optimizer.study.terms import Terms
 from optimizer.study.trial_record import TrialRecord
 from search_spaces.config import Config
 from search_spaces.parameter import Value
 
 MAX_ROWS = 20
-FILES_TITLE = "## Files"
+MAX_NUMBERS = 8
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ def study_note(standing: Standing, terms: Terms, about: About, files: Sequence[L
         *_front_part(standing, terms),
         *(["## Why", about.diagnosis] if about.diagnosis else []),
         *files_part(files, standing.names),
+        *_failures_part(standing),
         *_constraints_part(standing, terms, about),
         "## The study",
         _table(("", ""), [(name, value) for name, value in about.facts.items()]),
@@ -121,39 +123,6 @@ def trial_note(
         parts.append(_table(("limit missed", "by"), [(name, amount(v)) for name, v in trial.binding]))
     parts += [*more, f"```\n{launch_text(trial.parameters)}\n```"]
     return "\n\n".join(parts) + "\n"
-
-
-def files_part(files: Sequence[Link], names: Mapping[int, str] | None = None) -> list[str]:
-    """The files that the dashboard serves, if there are any: a line a trial, those of picks (`names`) first."""
-    groups: dict[tuple[int, int, str], list[Link]] = {}
-    for file in sorted(files, key=lambda file: file.name):
-        groups.setdefault(_place(file, names or {}), []).append(file)
-    lines = [_files_line(groups[place], names or {}) for place in sorted(groups)]
-    return [FILES_TITLE, "\n".join(lines)] if lines else []
-
-
-def with_file(note: str, file: Link) -> str:
-    """A written note with this file in its list, first if it was not there."""
-    line = f"* {file.markdown}\n"
-    if line in note:
-        return note
-    if f"{FILES_TITLE}\n\n" in note:
-        return note.replace(f"{FILES_TITLE}\n\n", f"{FILES_TITLE}\n\n{line}", 1)
-    return f"{note.rstrip()}\n\n{FILES_TITLE}\n\n{line}"
-
-
-def _place(file: Link, names: Mapping[int, str]) -> tuple[int, int, str]:
-    """Files of the whole study, the report first; then the picks' in their order; then other trials'."""
-    match = re.match(r"trial-(\d+)", file.name)
-    if match is None:
-        return (0, -1, "" if file.name.endswith(".html") else file.name)
-    number = int(match[1])
-    return (1, list(names).index(number), "") if number in names else (2, number, "")
-
-
-def _files_line(files: Sequence[Link], names: Mapping[int, str]) -> str:
-    name = next((names[n] for n in names if files[0].name.startswith(f"trial-{n:04d}")), "")
-    return f"* {', '.join(file.markdown for file in files)}{f' ({name})' if name else ''}"
 
 
 def many_objectives(n: int) -> str | None:
@@ -235,6 +204,24 @@ def _constraints_part(standing: Standing, terms: Terms, about: About) -> list[st
         rows.append((str(i), f"`{name}`", about.meanings.get(name, ""), str(n_missed)))
     text = "A trial is feasible when all of its constraints are 0 or below. Grey points in the plots miss at least one."
     return ["## Limits", text, _table(("#", "limit", "why", "trials that miss it"), rows)]
+
+
+def _failures_part(standing: Standing) -> list[str]:
+    """What failed, by kind, the most frequent first, with one trial's words for it."""
+    kinds: dict[str, list[TrialRecord]] = {}
+    for trial in standing.trials:
+        if trial.state in ("infeasible", "broken"):
+            kinds.setdefault(trial.failure or "not the configuration's fault", []).append(trial)
+    rows = [
+        (f"`{kind}`" if trials[0].failure else kind, _numbers(trials), trials[0].reason[:200])
+        for kind, trials in sorted(kinds.items(), key=lambda entry: -len(entry[1]))
+    ]
+    return ["## Failures", _table(("kind", "trials", "for example"), rows)] if rows else []
+
+
+def _numbers(trials: Sequence[TrialRecord]) -> str:
+    shown = ", ".join(str(t.number) for t in trials[:MAX_NUMBERS])
+    return shown if len(trials) <= MAX_NUMBERS else f"{shown}, … ({len(trials)})"
 
 
 def _verdict(trial: TrialRecord) -> str:

@@ -18,10 +18,10 @@ from optimizer.errors import OptimizerError
 from optimizer.study.board_artifacts import Attachment, Link, StudyArtifacts
 from optimizer.study.board_attributes import StudyAttributes, TrialTarget
 from optimizer.study.board_failures import advice_of, failed_outcome, failure_parts, log_excerpt
+from optimizer.study.board_files import files_part
 from optimizer.study.board_text import (
     About,
     Standing,
-    files_part,
     many_objectives,
     standing_of,
     study_note,

@@ -7,7 +7,7 @@ from optuna.exceptions import StorageInternalError
 from optimizer.errors import OptimizerError
 from optimizer.study.board_artifacts import Attachment, StudyArtifacts
 from optimizer.study.board_attributes import StudyAttributes
-from optimizer.study.board_text import with_file
+from optimizer.study.board_files import with_file
 from optimizer.study.dashboard import REPORT
 from optimizer.study.folder import StudyFolder
 from optimizer.study.lock import LOCK_FILE, read_owner

@@ -17,7 +17,8 @@ from optimizer.engines.engine import Instance, Placement
 from optimizer.study.board_artifacts import Attachment, Link, StudyArtifacts
 from optimizer.study.board_attributes import StudyAttributes
 from optimizer.study.board_failures import LOG_TAIL_BYTES, MAX_EVIDENCE, advice_of
-from optimizer.study.board_text import About, with_file
+from optimizer.study.board_files import with_file
+from optimizer.study.board_text import About
 from optimizer.study.dashboard import FRONT, StudyBoard
 from optimizer.study.folder import StudyFolder
 from optimizer.study.lock import DriverLock

@@ -93,6 +93,8 @@ def test_the_note_shows_the_true_front_and_never_the_best_that_misses_a_limit(fi
     assert "most throughput" in note and "knee" in note and "Simulated" in note
     assert "6 of 6 trials done: 3 keep every limit, 1 did not start or died, 2 are on the front" in note
     assert "peaks must not thrash" in note and "optimizer.export demo" in note
+    failures = note[note.index("## Failures") : note.index("## Limits")]
+    assert "`weights_do_not_fit`" in failures and "| 4\N{EM SPACE} |" in failures and "out of memory" in failures
 
 
 def test_without_a_feasible_trial_the_note_says_what_stands_in_the_way(record: StudyRecord) -> None:
