@@ -87,9 +87,11 @@ class StudyArtifacts:
                     (self._folder / about["artifact_id"]).unlink(missing_ok=True)
 
     def links(self, trial: int | None = None) -> tuple[Link, ...]:
-        """Of the study, or of one of its trials; in the order in which they were put."""
-        from optuna_dashboard.artifact import get_artifact_path
-
+        """Of the study, or of one of its trials; none where optuna-dashboard is of a version without them."""
+        try:
+            from optuna_dashboard.artifact import get_artifact_path
+        except ImportError:
+            return ()
         prefix = OF_STUDY if trial is None else f"{OF_TRIAL}{self._trial_id(trial)}:"
         owner = self._study if trial is None else TrialTarget(None, self._study, self._trial_id(trial))
         found = [about for key, about in self._registered() if key.startswith(prefix)]

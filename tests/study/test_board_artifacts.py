@@ -176,6 +176,7 @@ def test_a_dashboard_that_lacks_what_we_call_stops_nothing(
     board.after_trial(0)
     board.attach_front([YAML])
     board.finish()
+    assert "demo" in note_of(record) and "keeps every limit" in note_of(record, 0)
 
 
 def test_a_report_is_linked_once_it_is_written(
