@@ -60,7 +60,10 @@ def steady_or_peak(loads: Sequence[Situation], breakage: Breakage | None = None)
     if broken:
         text = f"healthy on average, not at the peak: {broken[0]}"
         return _answer("peak", text, "high", evidence, ("keep the budgets that survive it, or admit fewer meanwhile",))
-    return _answer("healthy", "healthy at the steady load and at the peak", "high", evidence)
+    is_whole = all(s.n_failed is not None and s.n_preemptions is not None for s in peak)
+    text = "healthy at the steady load and at the peak"
+    text += "" if is_whole else ", as far as it was seen: failures or preemptions could not be read"
+    return _answer("healthy", text, "high" if is_whole else "low", evidence)
 
 
 def _answer(
