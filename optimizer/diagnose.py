@@ -1,5 +1,5 @@
 """`python -m optimizer.diagnose`: what a vLLM log says went wrong (`--log FILE`), or the five questions answered for a
-recorded trial (`--study S --trial N`) or for a running server (`--url URL`). Needs no GPU."""
+recorded trial or a whole study (`--study S [--trial N]`) or for a running server (`--url URL`). Needs no GPU."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--log", metavar="FILE|-", help="a server's log, plain or gzip; - is stdin")
-    what.add_argument("--study", metavar="STUDY", help="a study's name, or the path of its folder; with --trial")
+    what.add_argument("--study", metavar="STUDY", help="a study's name, or the path of its folder")
     what.add_argument("--url", metavar="URL", help="a running server, http://HOST:PORT; watched, never touched")
     parser.add_argument("--minutes", type=float, metavar="M", help=f"how long it is watched (default {MINUTES:g})")
     parser.add_argument("--model", metavar="NAME|DIR", help="with --url: its model, where that cannot be found out")
@@ -71,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--api-key-variable", metavar="NAME", help="with --url: the environment variable that holds its key"
     )
-    parser.add_argument("--trial", type=int, metavar="N", help="the trial of the study")
+    parser.add_argument("--trial", type=int, metavar="N", help="one trial of the study (default: all of it)")
     parser.add_argument("--studies", type=Path, default=Path("studies"), metavar="DIR", help="where studies lie")
     parser.add_argument("--json", action="store_true", help="one JSON object (--log: null if nothing failed)")
     return parser
@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     _refuse_misplaced(args)
     if args.study is not None:
-        return _diagnose_trial(args)
+        return _diagnose_study(args)
     if args.url is not None:
         return _diagnose_server(args)
     verdict, remarks = _judge(args.log, _given(args))
@@ -134,17 +134,26 @@ def _key_variable(args: argparse.Namespace) -> str:
     return name
 
 
-def _diagnose_trial(args: argparse.Namespace) -> int:
-    from optimizer.errors import UserError
+def _diagnose_study(args: argparse.Namespace) -> int:
+    """One trial of it, or all."""
+    from optimizer.reporting.study_diagnosis import diagnose_study, study_exit_code, study_text
     from optimizer.reporting.trial_diagnosis import StudyReader, exit_code_of, text_of
     from optimizer.study.folder import StudyFolder
     from optimizer.study.names import find_study
 
+    folder = StudyFolder(find_study(args.study, args.studies))
     if args.trial is None:
-        raise UserError("--study: say which trial, --trial N")
-    found = StudyReader(StudyFolder(find_study(args.study, args.studies))).diagnose(args.trial)
+        study = diagnose_study(StudyReader(folder, most_predicted=0), _tell_read)
+        print(json.dumps(study.to_json(), indent=1, allow_nan=False) if args.json else study_text(study))
+        return study_exit_code(study)
+    found = StudyReader(folder).diagnose(args.trial)
     print(json.dumps(found.to_json(), indent=1, allow_nan=False) if args.json else text_of(found))
     return exit_code_of(found)
+
+
+def _tell_read(k: int, n: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\rreading trial {k + 1} of {n}" if k + 1 < n else "\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def _given(args: argparse.Namespace) -> Circumstances:

@@ -36,6 +36,9 @@ def fastest_or_steadiest(
     on_front = [kept[i] for i in front([c.values for c in kept], objectives, floors)]
     fast, steady = _best(on_front, objectives, "maximize"), _best(on_front, objectives, "minimize")
     lines = tuple(_line(c, fast, objectives, floors) for c in on_front if c is not fast)
+    trading = [c for c in on_front if _held(c, fast, objectives, floors).verdict == "trade"]
+    if fast is steady and trading:
+        steady = trading[0]
     if fast is steady or all(d.verdict == "tie" for d in _held(steady, fast, objectives, floors).deltas):
         text = f"{fast.name} is both the fastest and the steadiest: nothing is given up"
         return Answer(5, TITLE, "one for all", text, "medium", (*lines, *out), "a steadier one that keeps the limits")

@@ -9,7 +9,7 @@ from optimizer.questions.diagnosis import Diagnosis
 def diagnosis_lines(found: Diagnosis, name: str) -> list[str]:
     """`name`: what is diagnosed."""
     lines = [f"{name}: {found.health}", *(f"  {text}" for text in found.problems)]
-    lines += [line for answer in found.answers for line in _answer_lines(answer)]
+    lines += [line for answer in found.answers for line in answer_lines(answer)]
     lines.append(f"  {found.checklist.text}")
     lines += [f"    {line.name}: {line.verdict} ({line.text})" for line in found.checklist.lines]
     lines.append(f"  long gaps between tokens: {found.spikes.text}")
@@ -17,7 +17,7 @@ def diagnosis_lines(found: Diagnosis, name: str) -> list[str]:
     return lines + [f"  worth a trial: {change.text}" for change in found.changes]
 
 
-def _answer_lines(answer: Answer) -> list[str]:
+def answer_lines(answer: Answer) -> list[str]:
     lines = [f"  {answer.question}. {answer.title} {answer.text} [{answer.confidence}]"]
     lines += [f"       {text}" for text in answer.evidence]
     lines += [f"       advice: {text}" for text in answer.advice]

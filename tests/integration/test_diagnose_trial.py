@@ -59,7 +59,6 @@ def test_what_is_no_trial_is_one_line(study: Path, capsys: pytest.CaptureFixture
     capsys.readouterr()
     for argv, said in (
         (("--study", "s", "--trial", "99"), "no such trial"),
-        (("--study", "s"), "say which trial"),
         (("--study", "none", "--trial", "0"), "none"),
     ):
         assert call(*argv) == 2

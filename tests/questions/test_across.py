@@ -82,3 +82,10 @@ def test_speculation_pays_below_a_number_of_requests_only() -> None:  # case DIA
     drafted = [load("steady", 1, 108, tokens_per_message=3.2), load("saturation", 8, 8 * 39.6, tokens_per_message=3.2)]
     lines = contrast(plain, drafted)
     assert any("it pays below about 4.6 requests at once only (3.2 tokens a message)" in line for line in lines), lines
+
+
+def test_the_fastest_that_loses_one_latency_still_buys_it() -> None:
+    """Best in throughput and in ITL, beaten in TTFT: something is given up."""
+    rows = [Candidate("a", (100.0, 900.0, 10.0)), Candidate("b", (90.0, 600.0, 20.0))]
+    found = fastest_or_steadiest(rows, OBJECTIVES, (0.03, 0.03, 0.03))
+    assert found.verdict == "balanced" and "b against a" in found.text
