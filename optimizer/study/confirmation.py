@@ -92,18 +92,30 @@ class Confirmer:
         """`members`: (trial, servers, values on the searched window). Runs all of them and the reference."""
         if not members:
             return ()
-        plans = [self._plan(-1, 0, self.reference, self.loads)]
-        plans += [self._plan(trial, CONFIRMATION_RUN, placement, self.loads) for trial, placement, _ in members]
-        plans += [self._plan(t, run, placement, self.steady_again) for t, placement, _ in members for run in AGAIN_RUNS]
+        plans = self._interleaved(members)
         outcomes = self.runs.carry_out(plans, "confirmation", lambda p, o: _whose(p))
-        there = self.judge.score(outcomes[0])
+        done = {(p.trial, p.run): o for p, o in zip(plans, outcomes, strict=True)}
+        there = self.judge.score(done[-1, 0])
         judge = self._judge_there(there)
-        n, repeats = len(members), outcomes[len(members) + 1 :]
-        again = [[self.judge.score(o) for o in repeats[k * len(AGAIN_RUNS) :][: len(AGAIN_RUNS)]] for k in range(n)]
         return tuple(
-            self._verdict(trial, values, judge.score(other), own, there)
-            for (trial, _, values), other, own in zip(members, outcomes[1 : n + 1], again, strict=True)
+            self._verdict(
+                trial,
+                values,
+                judge.score(done[trial, CONFIRMATION_RUN]),
+                [self.judge.score(done[trial, run]) for run in AGAIN_RUNS],
+                there,
+            )
+            for trial, _, values in members
         )
+
+    def _interleaved(self, members: Sequence[tuple[int, Placement, tuple[float, ...]]]) -> list[TrialPlan]:
+        """The reference amid the members: a machine that grows warm meanwhile then favours nobody. A member's repeats
+        stand together, since servers of the same arguments are kept between runs."""
+        first = [self._plan(trial, CONFIRMATION_RUN, placement, self.loads) for trial, placement, _ in members]
+        first.insert(len(first) // 2, self._plan(-1, 0, self.reference, self.loads))
+        return first + [
+            self._plan(t, run, placement, self.steady_again) for t, placement, _ in members for run in AGAIN_RUNS
+        ]
 
     def _plan(self, trial: int, run: int, placement: Placement, loads: tuple[LoadPlan, ...]) -> TrialPlan:
         """The first run of each on servers of its own, so that a lucky boot is not confirmed by itself."""

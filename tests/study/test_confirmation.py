@@ -75,6 +75,15 @@ def test_a_gain_that_holds_on_other_traffic_is_confirmed_with_its_size(
     assert [e.detail for e in made.events if isinstance(e, RunFinished)][1:] == ["reference", *["trial 7"] * 3]
 
 
+def test_the_reference_is_measured_amid_the_members(
+    setup: Setup, calibration: Calibration, better: Placement, tmp_path: Path
+) -> None:  # case DIAG-12
+    made = bench(tmp_path, setup)
+    confirmer(made, calibration).confirm([(trial, better, calibration.values) for trial in (7, 8)])
+    done = [e.detail for e in made.events if isinstance(e, RunFinished)]
+    assert done == ["trial 7", "reference", "trial 8", "trial 7", "trial 7", "trial 8", "trial 8"]
+
+
 def test_nothing_to_confirm_runs_nothing(setup: Setup, calibration: Calibration, tmp_path: Path) -> None:
     made = bench(tmp_path, setup)
     assert confirmer(made, calibration).confirm([]) == ()
