@@ -24,7 +24,7 @@ from optimizer.study.names import find_study
 from optimizer.study.trial_record import TrialRecord
 from tests.small_study import SHARED, write_profile
 
-NAME = "<script>alert(1)</script> & co"
+NAME, TENANT = "<script>alert(1)</script> & co", "<img src=x onerror=alert(3)>"
 
 
 def run_small(
@@ -44,7 +44,7 @@ def run_small(
 
 @pytest.fixture(scope="session")
 def small_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_small(tmp_path_factory.mktemp("report"), study=NAME)
+    return run_small(tmp_path_factory.mktemp("report"), ("  users:", f'  "{TENANT}":'), study=NAME)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -21,8 +22,10 @@ from optimizer.reporting.report.answer import answer_of
 from optimizer.reporting.report.page import render
 from optimizer.reporting.report.source import Source, read_source
 from optimizer.study.folder import StudyFolder
+from optimizer.study.outcomes import write_outcome
 from optimizer.study.trial_record import TrialRecord
-from tests.reporting.conftest import NAME, with_trials
+from optimizer.trial import Infeasible
+from tests.reporting.conftest import NAME, TENANT, with_trials
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 PARTS = (
@@ -129,7 +132,7 @@ def test_five_answers_and_their_checklist_stand_for_each_pick(page: Page, small_
 
 def test_a_name_that_is_markup_is_shown_as_text(small_source: Source, page: Page) -> None:
     assert small_source.folder.name == NAME
-    assert NAME in page.text
+    assert NAME in page.text and TENANT in {t.name for t in small_source.profile.tenants}
     assert page.raw.count("<script>") == 2  # plotly and what draws
 
 
@@ -210,6 +213,20 @@ def test_where_everything_failed_the_kinds_and_the_advice_stand(small_source: So
     assert f"{n} trials: no room for the KV cache" in page.text
     assert "What to do:" in page.text
     assert not any(k.startswith("chart-front") for k in page.charts)
+
+
+def test_what_a_server_printed_stands_with_the_failure(small_source: Source, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(small_source.folder.path, copy)
+    for run, folder in (("trials/0003/run-0", "Free memory <0.1 GiB"), ("runs/calibration-900", "")):
+        (copy / run).mkdir(parents=True, exist_ok=True)
+        lost = Infeasible(kind="kv_capacity", phase="kv_alloc", cause="no room at all", evidence=(folder,))
+        write_outcome(copy / run, lost, {"purpose": "search"})
+    trials = [failed(t) if t.number == 3 else t for t in small_source.trials]
+    page = page_of(replace(with_trials(small_source, trials), folder=StudyFolder(copy)))
+    assert "Free memory <0.1 GiB" in page.text
+    assert "1 trial: no room for the KV cache" in page.text
+    assert "Runs outside trials that failed" in page.text and "no room at all" in page.text
 
 
 def test_one_trial_is_enough_and_none_is_said(small_source: Source) -> None:

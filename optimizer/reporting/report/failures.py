@@ -10,13 +10,16 @@ from objectives.objective import MAX_VIOLATION
 from optimizer.diagnosis.advice import advise
 from optimizer.diagnosis.circumstances import Circumstances
 from optimizer.diagnosis.vllm_log import LogFacts
+from optimizer.errors import UserError
 from optimizer.reporting.member import FrontMember
 from optimizer.reporting.report.source import Source
+from optimizer.reporting.report.spending import STAGES, Run
 from optimizer.reporting.report.words import base, capital, limit_text, percent, reading
 from optimizer.study.trial_record import TrialRecord
+from optimizer.trial import Broken, Infeasible
 
 MOST_NUMBERS = 12
-MOST_ADVICE = 6
+MOST_ADVICE, MOST_EVIDENCE = 6, 4
 RULES = {
     "unsustained": "of a server that falls behind, waiting times only say how long one watched",
     "boot": "nothing was measured",
@@ -51,6 +54,8 @@ class FailedKind:
     n: int
     trials: str
     example: str
+    evidence: tuple[str, ...]
+    """What the server itself printed, of the first of them."""
     advice: tuple[str, ...]
 
 
@@ -70,20 +75,36 @@ class NearMiss:
     cause: str
 
 
+def failed_runs(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
+    """(stage, what, cause) of runs that belong to no trial: the reference in calibration, above all."""
+    lost = [r for r in runs if not r.is_of_trial and r.outcome in ("infeasible", "broken")]
+    rows = [(STAGES.get(r.stage, r.stage), TITLES.get(r.kind, r.kind or "unknown"), r.cause) for r in lost]
+    return list(dict.fromkeys(rows))
+
+
 def failed_kinds(source: Source) -> list[FailedKind]:
     """The commonest first."""
     groups: dict[tuple[str, str | None], list[TrialRecord]] = {}
     for trial in source.trials:
         if trial.state in ("infeasible", "broken", "stopped"):
             groups.setdefault((_kind(trial), trial.failed_in), []).append(trial)
-    return [_failed(kind, phase, own) for (kind, phase), own in sorted(groups.items(), key=lambda g: -len(g[1]))]
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    return [_failed(source, kind, phase, own) for (kind, phase), own in ordered]
 
 
 def _kind(trial: TrialRecord) -> str:
     return "stopped" if trial.state == "stopped" else trial.failure or "unknown"
 
 
-def _failed(kind: str, phase: str | None, own: Sequence[TrialRecord]) -> FailedKind:
+def _evidence(source: Source, trial: int) -> tuple[str, ...]:
+    try:
+        outcome = source.folder.load_outcome(trial)
+    except UserError:
+        return ()
+    return outcome.evidence[:MOST_EVIDENCE] if isinstance(outcome, Infeasible | Broken) else ()
+
+
+def _failed(source: Source, kind: str, phase: str | None, own: Sequence[TrialRecord]) -> FailedKind:
     first = own[0]
     is_config = first.state in ("infeasible", "stopped")
     advice = advise(kind, phase, first.bounds, LogFacts(), Circumstances(), None, "")
@@ -94,6 +115,7 @@ def _failed(kind: str, phase: str | None, own: Sequence[TrialRecord]) -> FailedK
         len(own),
         _numbers([t.number for t in own]),
         Counter(t.reason for t in own).most_common(1)[0][0] or "no cause was recorded",
+        _evidence(source, first.number),
         tuple(advice[:MOST_ADVICE]),
     )
 

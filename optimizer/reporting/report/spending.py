@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from optimizer.reporting.report.source import Source, read_json
 from optimizer.reporting.report.words import duration
 from optimizer.study.trial_record import TrialRecord
 
+GPUS = "--gpus-per-server"
 PARTS = ("boot", "warm-up", "steady", "stress", "saturation")
 STAGES = {
     "calibration": "calibration (the reference, before trial 0)",
@@ -41,7 +42,9 @@ class Run:
     n_gpus: int
     kind: str = ""
     """Of what failed."""
+    cause: str = ""
     wall_s: float = 0.0
+    is_of_trial: bool = True
 
 
 @dataclass(frozen=True)
@@ -77,21 +80,22 @@ def _runs(path: Path, stages: Mapping[int, str], n_gpus: int) -> Iterator[Run]:
     for file in sorted(path.glob("runs/*/outcome.json")):
         body = read_json(file)
         if body is not None:
-            yield _run(body, file.parent.name.rpartition("-")[0], n_gpus)
+            yield replace(_run(body, file.parent.name.rpartition("-")[0], n_gpus), is_of_trial=False)
 
 
 def _run(body: Mapping[str, Any], stage: str, n_gpus: int) -> Run:
     boot = (body.get("boot") or {}).get("seconds") or {}
     return Run(
         stage, body.get("outcome", ""), body.get("engine_seconds") or {}, boot, n_gpus, body.get("kind") or "",
+        body.get("cause") or "",
         body.get("wall_s") or 0.0,
     )  # fmt: skip
 
 
 def _n_gpus(source: Source) -> int:
     """GPUs of one trial: as the command asked for."""
-    words = list(source.manifest.command)
-    at = words.index("--n-gpus") + 1 if "--n-gpus" in words else len(words)
+    words = [part for word in source.manifest.command for part in word.split("=", 1)]
+    at = words.index(GPUS) + 1 if GPUS in words else len(words)
     return int(words[at]) if at < len(words) and words[at].isdigit() else 1
 
 
