@@ -10,9 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 
 MASK = "***"
+# What stands before a secret's name in a longer one, and before "://", is bounded: a word of megabytes (an image in a
+# log) must take time by its length, not by its square.
 
 _NAME = (
-    r"(?:[\w.-]*?[_.-])?(?:api[_-]?keys?|access[_-]?key(?:[_-]?id)?|secret[_-]?(?:access[_-]?)?key|private[_-]?key"
+    r"(?:[\w.-]{0,100}?[_.-])?(?:api[_-]?keys?|access[_-]?key(?:[_-]?id)?|secret[_-]?(?:access[_-]?)?key|private[_-]?key"
     r"|(?:hf|auth|access|refresh|bearer|hub|session|github|gh|api)?[_-]?token|secrets?|passw(?:or)?d|pgpassword|sslpassword"
     r"|passphrase|credentials?)"
 )
@@ -21,7 +23,7 @@ _VALUE = r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s,;&'"}\]]+)"""
 _NAMED = re.compile(rf"""(?<![\w])(--?|["']?)({_NAME})(["']?\s*[=:]\s*)({_VALUE})""", re.IGNORECASE)
 _FLAG = re.compile(rf"(?<!\S)(--?{_NAME})((?:(?:\s|\\\r?\n)+(?![-\\]){_VALUE})+)", re.IGNORECASE)
 _LIST = re.compile(rf"""(["']?{_NAME}["']?\s*[=:]\s*)(\[[^\]]*\]|(?:\r?\n\s*-\s[^\n]*)+)""", re.IGNORECASE)
-_URL = re.compile(r"(\b[a-z][\w+.-]*://[^\s/:@'\"]*):([^\s/'\"]+)@", re.IGNORECASE)
+_URL = re.compile(r"(\b[a-z][\w+.-]{0,30}://[^\s/:@'\"]*):([^\s/'\"]+)@", re.IGNORECASE)
 _URL_QUERY = re.compile(rf"([?&]{_NAME}=)([^\s&'\"]+)", re.IGNORECASE)
 _BEARER = re.compile(r"(\b(?:Bearer|Basic)\s+)[\w.~+/=-]{6,}", re.IGNORECASE)
 _SHAPE = re.compile(

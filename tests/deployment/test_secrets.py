@@ -58,3 +58,11 @@ def test_secrets_are_found_at_any_depth() -> None:
     assert has_secret({"a": [{"password": "x"}]})
     assert has_secret({"url": ["redis://:pw@host"]})
     assert not has_secret({"cudagraph_mode": "FULL", "sizes": [1, 2]})
+
+
+@pytest.mark.timeout(120)
+def test_an_image_in_a_log_is_read_in_time() -> None:
+    """One word of 200,000 characters; by its square it would take a quarter of an hour."""
+    word = "iVBORw0KGgo-AAAA_" * 12_000
+    assert mask(f"data:image/png;base64,{word}") == f"data:image/png;base64,{word}"
+    assert mask(f"{word} --api-key abcdefgh") == f"{word} --api-key ***"
