@@ -116,6 +116,33 @@ def overloaded() -> Iterator[Case]:
         yield Case("overloaded", gpu, model, {"max_num_seqs": 16}, (steady(n, 60.0, (200, 1500), (50, 300)),), says)
 
 
+def too_few_seats() -> Iterator[Case]:
+    """1.5 times what it carries is offered; with more seats it carries 3 to 9 times."""
+
+    def says(d: Diagnosis) -> bool:
+        return verdict(d, 4) == "parameters" and any(c.name == "max_num_seqs" for c in d.answers[3].changes)
+
+    for gpu, model, seats, n, prompts, outputs in (
+        ("A100-80", "Llama-3.1-8B", 8, 353, (200, 1500), (50, 200)),
+        ("H100-80", "Qwen2.5-14B", 8, 185, (100, 400), (200, 400)),
+        ("L40S-48", "Llama-3.1-8B", 16, 277, (50, 300), (100, 300)),
+    ):
+        yield Case("parameters", gpu, model, {"max_num_seqs": seats}, (steady(n, 60.0, prompts, outputs),), says)
+
+
+def too_much_load() -> Iterator[Case]:
+    """Twice what it carries is offered, and no budget carries a tenth more."""
+
+    def says(d: Diagnosis) -> bool:
+        return verdict(d, 4) == "workload" and verdict(d, 3) == "overloaded"
+
+    for gpu, model, seats, n, prompts, outputs in (
+        ("A100-40", "Llama-3.1-8B", 256, 1283, (200, 1500), (50, 200)),
+        ("L4-24", "Qwen2.5-7B", 64, 370, (200, 1500), (50, 200)),
+    ):
+        yield Case("workload", gpu, model, {"max_num_seqs": seats}, (steady(n, 60.0, prompts, outputs),), says)
+
+
 def kv_starved() -> Iterator[Case]:
     def says(d: Diagnosis) -> bool:
         first = d.checklist.lines[0]
@@ -194,7 +221,7 @@ def healthy() -> Iterator[Case]:
 
 
 KINDS = (
-    bandwidth_bound, compute_bound, cpu_bound, overloaded, kv_starved, peak_broken, prefill_interfered, client_bound,
-    healthy,
+    bandwidth_bound, compute_bound, cpu_bound, overloaded, too_few_seats, too_much_load, kv_starved, peak_broken,
+    prefill_interfered, client_bound, healthy,
 )  # fmt: skip
 CASES = tuple(case for kind in KINDS for case in kind())

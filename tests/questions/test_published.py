@@ -17,6 +17,7 @@ from optimizer.questions.preemption import preemption_checklist
 from optimizer.questions.situation import CpuUse, Gauge, Interference, Lengths, Situation, Tail
 from search_spaces.hardware import find_gpu
 from search_spaces.known_models import find_model
+from search_spaces.vllm import max_num_seqs
 
 
 def situation(**known: Any) -> Situation:
@@ -109,6 +110,12 @@ def test_concurrency_beyond_the_pool_is_the_workload() -> None:  # case PRE-03
     assert [(c.name, c.value) for c in answer.changes] == [("max_num_seqs", 74)]
     lines = {line.name: line.verdict for line in preemption_checklist(seen).lines}
     assert (lines["KV budget too small"] == "cause" and lines["too many sequences"] == "cause") or 76 > 74.8
+
+
+def test_the_range_of_sequences_ends_near_what_the_pool_holds() -> None:  # case PRE-03
+    """A quarter above it, since answers still grow: some 75 requests fit, vLLM's default is 256."""
+    top = max(max_num_seqs(round(1.25 * 77_088 / 1030)).values())
+    assert isinstance(top, int) and 75 <= top <= 94
 
 
 def test_preemptions_without_a_counter_are_unknown() -> None:  # case PRE-01
