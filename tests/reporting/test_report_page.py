@@ -19,7 +19,7 @@ from optimizer.cli import run_main
 from optimizer.report import main
 from optimizer.reporting.member import Front
 from optimizer.reporting.report.answer import answer_of
-from optimizer.reporting.report.page import render
+from optimizer.reporting.report.page import extras_of, render
 from optimizer.reporting.report.source import Source, read_source
 from optimizer.study.folder import StudyFolder
 from optimizer.study.outcomes import write_outcome
@@ -121,6 +121,12 @@ def test_the_charts_of_the_issue_are_there(page: Page) -> None:
     assert {"chart-lengths-prompt", "chart-lengths-output", "chart-arrivals", "chart-growth"} <= keys
     assert any(k.startswith("chart-time-") and k.endswith("-steady") for k in keys)
     assert any(k.startswith("chart-time-") and k.endswith("-stress") for k in keys)
+
+
+def test_what_it_means_for_the_traffic_is_said_without_a_click(page: Page, small_source: Source) -> None:
+    told = [e for e in extras_of(small_source) if e.is_key]
+    assert told and all(e.text in page.text for e in told)
+    assert page.text.index("For your traffic") < page.text.index(told[0].text) < page.text.index("What else the study")
 
 
 def test_five_answers_and_their_checklist_stand_for_each_pick(page: Page, small_source: Source) -> None:

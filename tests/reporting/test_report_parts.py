@@ -105,6 +105,10 @@ def test_two_knobs_that_depend_on_each_other_are_found() -> None:
     assert 0.1 < found.share < 0.6
 
 
+def test_an_interaction_too_small_to_matter_is_not_called_one() -> None:
+    assert not any(i.is_beyond_chance for i in interactions_of(planted(600, product=0.12)) or ())
+
+
 def test_effects_that_add_up_are_no_interaction() -> None:
     (found,) = interactions_of(planted(120)) or ()
     assert not found.is_beyond_chance

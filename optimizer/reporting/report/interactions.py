@@ -21,6 +21,8 @@ from optimizer.reporting.report.words import capital, name_of, reading
 PER_TERM = 2
 """Trials needed for each number that the model fits, at least."""
 LEAST_TRIALS = 40
+LEAST_SHARE = 0.02
+"""Of the variance: an interaction below it is not worth a word, however sure it is."""
 LEAST_IN_MAP = 8
 """Trials below which a map of two knobs shows nothing but holes."""
 N_SHUFFLES = 200
@@ -38,6 +40,7 @@ class Interaction:
     share: float
     """Of the objective's variance over the trials, beyond both knobs' own effects."""
     is_beyond_chance: bool
+    """And large enough to matter."""
 
 
 def n_needed(table: Table) -> int:
@@ -67,17 +70,10 @@ def _of_objective(table: Table, j: int) -> list[Interaction]:
     explained = _explained(products, left)
     rng = np.random.default_rng(0)
     chance = np.percentile([_explained(products, rng.permutation(left)).max() for _ in range(N_SHUFFLES)], 95)
-    best = np.argsort(-explained, kind="stable")[:1]
-    names = [k.name for k in table.knobs]
-    return [
-        Interaction(
-            table.objectives[j].metric,
-            (names[pairs[i][0]], names[pairs[i][1]]),
-            float(explained[i] / (spread * len(column))),
-            bool(explained[i] > chance),
-        )
-        for i in best
-    ]
+    i = int(np.argmax(explained))
+    share, names = float(explained[i] / (spread * len(column))), [table.knobs[k].name for k in pairs[i]]
+    is_beyond = bool(explained[i] > chance and share >= LEAST_SHARE)
+    return [Interaction(table.objectives[j].metric, (names[0], names[1]), share, is_beyond)]
 
 
 def _centred(levels: NDArray[np.int64]) -> NDArray[np.float64]:

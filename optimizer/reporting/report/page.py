@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +29,10 @@ from optimizer.study.files import write_atomic
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_EXTRAS = 60
+KEY = re.compile(
+    r"^Trial \d+ keeps the promise|^Cost per|^The recorded traffic|^Nothing keeps up|^Safe with|^The load is now"
+)
+"""Beginnings of lines of `reporting.answer`."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +144,21 @@ def _pair(
     return beyond[0].knobs if beyond else (order[0], order[1])
 
 
-def extras_of(source: Source) -> list[tuple[str, bool]]:
-    """(text, is a table): what the study's own answer says below its tables: rates, isolation, replicas, cost."""
+@dataclass(frozen=True)
+class Extra:
+    """A line, or a table, of the study's own answer."""
+
+    text: str
+    is_table: bool = False
+
+    @property
+    def is_key(self) -> bool:
+        """What it means for the user's traffic and money: shown without a click."""
+        return not self.is_table and KEY.match(self.text) is not None
+
+
+def extras_of(source: Source) -> list[Extra]:
+    """What the study's own answer says below its tables: rates, isolation, replicas, cost."""
     path = source.folder.front_path / "answer.txt"
     if source.status == "running" or not path.is_file():
         return []
@@ -150,13 +168,13 @@ def extras_of(source: Source) -> list[tuple[str, bool]]:
     return list(_blocks(blocks))[:MOST_EXTRAS]
 
 
-def _blocks(blocks: Iterable[str]) -> Iterator[tuple[str, bool]]:
+def _blocks(blocks: Iterable[str]) -> Iterator[Extra]:
     for block in blocks:
         rows = block.strip("\n").split("\n")
         if any(set(row.strip()) <= {"-", " "} and "---" in row for row in rows):
-            yield "\n".join(rows), True
+            yield Extra("\n".join(rows), is_table=True)
         else:
-            yield from ((capital(with_names(row.strip())), False) for row in rows if row.strip())
+            yield from (Extra(capital(with_names(row.strip()))) for row in rows if row.strip())
 
 
 def _file(name: str) -> Markup:
