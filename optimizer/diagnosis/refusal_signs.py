@@ -101,7 +101,8 @@ SIGNS = (
     sign(
         "model_type",
         "version",
-        r"[Uu]nrecognized model type|model type `?(?P<type>[\w.-]+)`? but Transformers does not recognize this architecture"
+        r"[Uu]nrecognized model type"
+        r"|model type `?(?P<type>[\w.-]+)`? but Transformers does not recognize this architecture"
         r"|does not recognize this architecture|Unrecognized (?:configuration class|model in)",
         "the installed transformers does not know this model's architecture",
         "config",
