@@ -163,7 +163,10 @@ def _by_response(s: Situation, response: Response) -> Answer:
         f"bound by memory bandwidth up to about {at:.3g} requests at once, by compute above: there, more requests only"
         " wait, and the scheduler's knobs move nothing"
     )
-    advice = (f"cap admission near {at:.3g} requests at once, or add replicas",)
+    advice = (
+        f"cap admission near {at:.3g} requests at once, or add replicas",
+        "spend no trials on max_num_seqs and max_num_batched_tokens for this load: they move nothing here",
+    )
     would = "another cause of the flat part (a saturated CPU, a slow client): see question 2"
     return Answer(
         1, TITLE, f"bandwidth up to {at:.3g}, compute above", text, "medium", (response.text,), would, advice=advice

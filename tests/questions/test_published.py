@@ -29,6 +29,7 @@ def test_flat_throughput_from_four_requests_on() -> None:  # case DIAG-01
     answer = compute_or_bandwidth(situation(kernel_resident_share=0.99), points)
     assert answer.verdict == "bandwidth up to 4, compute above" and "knobs move nothing" in answer.text
     assert any("cap admission near 4" in text for text in answer.advice) and not answer.changes
+    assert any("spend no trials on max_num_seqs and max_num_batched_tokens" in text for text in answer.advice)
     demand = parameters_or_workload(situation(offered_per_s=16 / 11.8, is_sustained=False), best_per_s=4 / 4.0)
     assert demand.verdict == "workload"
 
