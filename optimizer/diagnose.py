@@ -23,7 +23,7 @@ or it is degraded; 4 it is broken (it failed, or requests of it did); 2 what was
 answers at the URL.
 
   python -m optimizer.diagnose --log server.log
-  python -m optimizer.diagnose --log server.log --gpu A800-80 --longest-request 18000
+  python -m optimizer.diagnose --log server.log --gpu A100-80 --longest-request 18000
   python -m optimizer.diagnose --study chat-1 --trial 7
   python -m optimizer.diagnose --url http://127.0.0.1:8000 --minutes 5
   kubectl logs pod/vllm-0 | python -m optimizer.diagnose --log - --json
