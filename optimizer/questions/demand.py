@@ -14,7 +14,7 @@ import math
 from optimizer.questions.achievable import achievable
 from optimizer.questions.answer import Answer, Change, Confidence, unknown
 from optimizer.questions.bound import Response
-from optimizer.questions.health import is_queue_rising, is_readable, problems, waits
+from optimizer.questions.health import is_queue_growing, is_queue_rising, is_readable, problems, waits
 from optimizer.questions.physics import is_compute_full
 from optimizer.questions.pool import Demand, attainable_tokens, kv_demand, larger_pool, total_tokens
 from optimizer.questions.processes import limiting_roles, named
@@ -27,6 +27,8 @@ NEARLY = 0.9
 """Of a pool that was seen full: demand is a mean over the time watched, and a queue that grows began at nothing."""
 CLOSE = 0.1
 """Nearer to what is missing, a simulated gain does not decide."""
+FEW_WAIT = 2.0
+"""Requests that wait on average while every seat is taken: no passing burst."""
 OWN_PREFILL_SHARE, OWN_PREFILL_MS = 0.7, 1000.0
 """Of a long time to first token, the prompt's own prefill: nothing waits, the prompt is long."""
 
@@ -78,7 +80,7 @@ def _fits(s: Situation, demand: Demand | None) -> Answer:
         advice = ("shorter prompts, shared prefixes, more GPUs a replica or a faster card; no budget shortens it",)
     confidence: Confidence = "high" if s.is_sustained else "medium"
     if _is_on_the_brink(s):
-        text += ", so far: the queue is not empty and grows; a longer load would tell"
+        text += ", so far: some requests wait already; a longer load would tell"
         confidence = "low"
     return Answer(4, TITLE, "fits", text, confidence, _evidence(s, demand), "a queue that rises", advice=advice)
 
@@ -87,7 +89,8 @@ def _is_on_the_brink(s: Situation) -> bool:
     """More arrived than ended, or as many wait as run, though no limit was passed in the time watched."""
     slope = s.waiting.slope_per_s if s.waiting is not None else None
     is_behind = bool(s.offered_per_s and s.finished_per_s and s.offered_per_s > (1 + CLOSE) * s.finished_per_s)
-    return waits(s) or (is_behind and slope is not None and slope > 0)
+    is_seatless = are_seats_taken(s) and s.waiting is not None and s.waiting.mean >= FEW_WAIT
+    return waits(s) or is_queue_growing(s) or is_seatless or (is_behind and slope is not None and slope > 0)
 
 
 def _own_prefill_ms(s: Situation) -> float | None:

@@ -128,8 +128,13 @@ def waits(s: Situation) -> bool:
 
 def is_queue_rising(s: Situation) -> bool:
     slope = s.waiting.slope_per_s if s.waiting is not None else None
+    is_steep = slope is not None and slope > RISING and (s.offered_per_s is None or slope > 0.03 * s.offered_per_s)
+    return is_steep and is_queue_growing(s)
+
+
+def is_queue_growing(s: Situation) -> bool:
+    """However slowly: it gains much of its mean."""
+    slope = s.waiting.slope_per_s if s.waiting is not None else None
     if slope is None or s.waiting is None or s.waiting.most < 3:
         return False
-    rise = slope * s.span_s * 2 / 3
-    is_steep = slope > RISING and (s.offered_per_s is None or slope > 0.03 * s.offered_per_s)
-    return is_steep and rise > max(RISE_OF_MEAN * s.waiting.mean, 2.0)
+    return slope * s.span_s * 2 / 3 > max(RISE_OF_MEAN * s.waiting.mean, 2.0)
