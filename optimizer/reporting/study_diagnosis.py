@@ -68,10 +68,12 @@ class StudyDiagnosis:
         }
 
 
-def diagnose_study(reader: StudyReader, tell: Callable[[int, int], None] = lambda k, n: None) -> StudyDiagnosis:
-    """`tell` is told how many trials of how many have been read. Make the reader with `most_predicted=0`: predictions
-    belong to single trials."""
-    front, chosen, read = reader.front, _chosen(reader.front), list[TrialDiagnosis]()
+def diagnose_study(
+    reader: StudyReader, tell: Callable[[int, int], None] = lambda k, n: None, most: int = MOST_READ
+) -> StudyDiagnosis:
+    """`most`: trials that are read; `tell` is told how many of how many have been. Make the reader with
+    `most_predicted=0`: predictions belong to single trials."""
+    front, chosen, read = reader.front, _chosen(reader.front, most), list[TrialDiagnosis]()
     for k, member in enumerate(chosen):
         tell(k, len(chosen))
         try:
@@ -98,14 +100,14 @@ def diagnose_study(reader: StudyReader, tell: Callable[[int, int], None] = lambd
     )
 
 
-def _chosen(front: Front) -> list[FrontMember]:
+def _chosen(front: Front, most: int = MOST_READ) -> list[FrontMember]:
     """In the order of their numbers."""
-    if len(front.trials) <= MOST_READ:
+    if len(front.trials) <= most:
         return list(front.trials)
     first = [m for m in (front.reference, *front.members, *front.nearest_misses(N_NEAREST)) if m is not None]
-    kept = {m.trial: m for m in first[:MOST_READ]}
+    kept = {m.trial: m for m in first[:most]}
     rest = [m for m in front.trials if m.trial not in kept]
-    n = MOST_READ - len(kept)
+    n = most - len(kept)
     kept |= {m.trial: m for m in (rest[i * len(rest) // n] for i in range(n))} if n else {}
     return [kept[number] for number in sorted(kept)]
 

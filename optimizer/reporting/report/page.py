@@ -21,7 +21,7 @@ from optimizer.reporting.report.fronts import front_charts, growth_chart
 from optimizer.reporting.report.glossary import glossary_of
 from optimizer.reporting.report.importance import importance_chart, importance_of, importance_sentences
 from optimizer.reporting.report.picks import settings_of
-from optimizer.reporting.report.questions import trial_answers
+from optimizer.reporting.report.questions import study_answers, trial_answers
 from optimizer.reporting.report.source import Source
 from optimizer.reporting.report.table import Table, table_of
 from optimizer.reporting.report.words import capital, duration, with_names
@@ -88,7 +88,8 @@ def _context(source: Source) -> dict[str, Any]:
         "failures": failures.failed_kinds(source), "failed_runs": failures.failed_runs(runs),
          "missed": failures.missed_limits(source),
         "near": failures.near_misses(source) if not source.front.members else [],
-        "questions": trial_answers(source, titles), "workload": workload.workload_of(source),
+        "whole": study_answers(source), "questions": trial_answers(source, titles),
+        "workload": workload.workload_of(source),
         "commands": study_commands(source), "deployments": deployments_of(source, titles),
         "glossary": glossary_of(source),
     }  # fmt: skip

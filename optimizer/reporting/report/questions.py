@@ -11,8 +11,11 @@ from optimizer.questions.answer import Change
 from optimizer.questions.diagnosis import Diagnosis
 from optimizer.reporting.report.source import Source
 from optimizer.reporting.report.words import number, percent
+from optimizer.reporting.study_diagnosis import StudyDiagnosis, diagnose_study
 from optimizer.reporting.trial_diagnosis import StudyReader, TrialDiagnosis
 
+MOST_READ = 30
+"""Trials read for the study's own answers: some seconds."""
 _PREDICTED = {
     "ttft_p99_ms": "P99 TTFT, ms",
     "itl_p99_ms": "P99 ITL, ms",
@@ -53,6 +56,16 @@ class TrialAnswers:
     tried: tuple[str, ...]
     missing: str = ""
     """Why there is no diagnosis."""
+
+
+def study_answers(source: Source) -> StudyDiagnosis | None:
+    """None where nothing was measured. It reads fewer trials than `optimizer.diagnose --study`."""
+    if not source.shown:
+        return None
+    try:
+        return diagnose_study(StudyReader(source.folder, source.front, most_predicted=0), most=MOST_READ)
+    except UserError:
+        return None
 
 
 def trial_answers(source: Source, titles: Mapping[int, str]) -> list[TrialAnswers]:
