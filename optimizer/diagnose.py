@@ -4,18 +4,15 @@ recorded trial or a whole study (`--study S [--trial N]`) or for a running serve
 from __future__ import annotations
 
 import argparse
-import codecs
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optimizer.cli import Parser, run_main
 
 if TYPE_CHECKING:
     from optimizer.diagnosis.circumstances import Circumstances
-    from optimizer.diagnosis.failure import Verdict
 
 EPILOG = """\
 Exit code: 0 nothing failed in the log, or the trial or server is healthy (or the server idle); 1 a failure was found,
@@ -31,18 +28,6 @@ answers at the URL.
 MINUTES = 5.0
 LEAST_MINUTES, MOST_MINUTES = 0.05, 24 * 60.0
 ONLY_WITH_URL = ("minutes", "model", "api_key_variable")
-PEEK_BYTES = 65_536
-GZIP = b"\x1f\x8b"
-MARKED = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
-"""Byte order mark -> encoding, the longer first. PowerShell redirects a log as UTF-16."""
-CONTROLS = frozenset(range(32)) - frozenset(b"\a\b\t\n\v\f\r\x1b")
-MAX_CONTROL_SHARE = 0.02
-"""A crash may leave a few zero bytes in a log."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -85,11 +70,17 @@ def main(argv: list[str] | None = None) -> int:
         return _diagnose_study(args)
     if args.url is not None:
         return _diagnose_server(args)
-    verdict, remarks = _judge(args.log, _given(args))
+    return _diagnose_log(args)
+
+
+def _diagnose_log(args: argparse.Namespace) -> int:
+    from optimizer.diagnosis.log_file import judge_log, log_text
+
+    verdict, remarks = judge_log(args.log, _given(args))
     if args.json:
         print(json.dumps(verdict.to_json() if verdict else None, indent=2, allow_nan=False, ensure_ascii=False))
     else:
-        print("\n".join([_text(verdict, args.log), *(f"note: {text}" for text in remarks)]))
+        print("\n".join([log_text(verdict, args.log), *(f"note: {text}" for text in remarks)]))
     return 1 if verdict else 0
 
 
@@ -167,93 +158,6 @@ def _given(args: argparse.Namespace) -> Circumstances:
     except ValueError as error:
         raise UserError(f"--gpu {args.gpu}: {error}") from None
     return Circumstances(device_memory_bytes=memory, workload_max_tokens=args.longest_request)
-
-
-def _judge(name: str, given: Circumstances) -> tuple[Verdict | None, tuple[str, ...]]:
-    """The verdict, and what else the log tells."""
-    from optimizer.errors import UserError
-
-    if name == "-":
-        return _judge_lines(_lines(sys.stdin.buffer, "standard input"), name, given)
-    path = Path(name)
-    if path.is_dir():
-        raise UserError(f"--log {name}: is a folder; give the log file in it")
-    if not path.exists():
-        raise UserError(f"--log {name}: no such file; give a server's log, or - for standard input")
-    with path.open("rb") as file:
-        return _judge_lines(_lines(file, name), name, given)
-
-
-def _judge_lines(lines: Iterator[str], name: str, given: Circumstances) -> tuple[Verdict | None, tuple[str, ...]]:
-    """Refuses a text that is no server's, rather than call it healthy."""
-    from optimizer.diagnosis.failure import judge_servers
-    from optimizer.diagnosis.log_line import read_lines
-    from optimizer.diagnosis.servers import scan_servers
-    from optimizer.errors import UserError
-
-    servers = scan_servers(read_lines(lines))
-    if servers.other_engine:
-        raise UserError(f"--log {name}: is a log of {servers.other_engine}; only vLLM's are understood")
-    verdict = judge_servers(servers, given)
-    if verdict is None and not servers.is_of_server:
-        raise UserError(f"--log {name}: no line of a vLLM server in it; give what the server itself printed")
-    return verdict, servers.remarks.lines
-
-
-def _lines(file: Any, name: str) -> Iterator[str]:
-    """The lines of an open binary file as text, one in memory at a time. Refuses what is empty or no text."""
-    import gzip
-    import io
-    import zlib
-
-    from optimizer.errors import UserError
-
-    buffered = file if hasattr(file, "peek") else io.BufferedReader(file)
-    try:
-        head = buffered.peek(PEEK_BYTES)[:PEEK_BYTES]
-        _refuse(head, name)
-        if head.startswith(GZIP):
-            with gzip.GzipFile(fileobj=buffered) as packed:
-                yield from _lines(packed, name)
-        elif encoding := _marked(head):
-            text = io.TextIOWrapper(buffered, encoding=encoding, errors="replace")
-            yield from text
-            text.detach()
-        else:
-            yield from (line.decode("utf-8", errors="replace").removeprefix("\ufeff") for line in buffered)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"--log {name}: is a damaged gzip file ({error}); unpack what is left of it first") from error
-
-
-def _marked(head: bytes) -> str:
-    return next((encoding for mark, encoding in MARKED.items() if head.startswith(mark)), "")
-
-
-def _refuse(head: bytes, name: str) -> None:
-    from optimizer.errors import UserError
-
-    if not head:
-        raise UserError(f"--log {name}: is empty; a server's log was expected")
-    is_text = head.startswith(GZIP) or _marked(head)
-    if not is_text and sum(byte in CONTROLS for byte in head) > len(head) * MAX_CONTROL_SHARE:
-        raise UserError(f"--log {name}: is no text; a server's log was expected")
-
-
-def _text(verdict: Verdict | None, name: str) -> str:
-    if verdict is None:
-        return f"{'standard input' if name == '-' else name}: nothing failed in this log"
-    whose = "the configuration's" if verdict.config_fault else "not the configuration's"
-    lines = [f"{verdict.kind} ({verdict.phase or 'phase unknown'}): {verdict.cause}", f"fault: {whose}"]
-    lines += ["evidence:", *(f"  {text}" for text in verdict.evidence)] if verdict.evidence else []
-    lines += ["bounds:", *(f"  {k} = {_number(k, v)}" for k, v in verdict.bounds.items())] if verdict.bounds else []
-    lines += ["advice:", *(f"  {n}. {text}" for n, text in enumerate(verdict.advice, 1))] if verdict.advice else []
-    return "\n".join(lines)
-
-
-def _number(name: str, value: float) -> str:
-    if "_bytes" not in name:
-        return f"{value:g}"
-    return f"{value / 2**30:.2f} GiB" if abs(value) >= 2**30 else f"{value / 2**20:.2f} MiB"
 
 
 if __name__ == "__main__":
