@@ -1,4 +1,4 @@
-"""A vLLM log as people hand it in (a file, plain or packed, in any encoding, or standard input): judged, and in words."""
+"""A vLLM log as people hand it in (a file, plain or packed, or standard input): judged, and in words."""
 
 from __future__ import annotations
 
