@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,8 @@ class Case:
     edit: Callable[[PhaseMeasurement], PhaseMeasurement] = lambda phase: phase
 
 
-def measured(case: Case) -> Diagnosis:
+def loaded(case: Case, loads: Sequence[LoadPlan]) -> tuple[Server, list[PhaseMeasurement]]:
+    """Its server, and these of its loads as the simulator measured them."""
     made = engine(case.gpu, case.model, noise=1.0)
     deployed = placement(**case.arguments)
     report = made.boot(deployed, 1)
@@ -42,8 +43,13 @@ def measured(case: Case) -> Diagnosis:
         model=find_model(case.model),
         gpu=find_gpu(case.gpu),
     )
-    phases = [case.edit(made.replay(load)) for load in case.loads]
+    phases = [case.edit(made.replay(load)) for load in loads]
     made.stop()
+    return server, phases
+
+
+def measured(case: Case) -> Diagnosis:
+    server, phases = loaded(case, case.loads)
     breakages = [breakage_of(p, server) for p in phases if p.load == "stress"]
     situations = [situation_of(p, server, p.load) for p in phases]
     return diagnose(situations, breakage=next(filter(None, breakages), None))

@@ -7,12 +7,8 @@ from collections import defaultdict
 import pytest
 
 from optimizer.questions.diagnosis import Diagnosis
-from optimizer.questions.of_phase import Server
 from optimizer.watching.diagnosis import WatchDiagnosis, diagnose_watch, exit_code_of, text_of
-from search_spaces.hardware import find_gpu
-from search_spaces.known_models import find_model
-from tests.engines.simulated import engine, placement
-from tests.questions.labelled import CASES, Case, verdict
+from tests.questions.labelled import CASES, Case, loaded, verdict
 from tests.watching.exported import seen_of
 
 LEAST_RIGHT = 0.9
@@ -28,18 +24,7 @@ def judged() -> list[tuple[Case, WatchDiagnosis, Diagnosis]]:
 
 def watched(case: Case) -> WatchDiagnosis:
     """Of its stress where that is what breaks it, else of its first load."""
-    made = engine(case.gpu, case.model, noise=1.0)
-    deployed = placement(**case.arguments)
-    report = made.boot(deployed, 1)
-    server = Server(
-        name="server",
-        config=dict(deployed.instances[0].config),
-        kv_tokens=report.kv_tokens["server"],
-        model=find_model(case.model),
-        gpu=find_gpu(case.gpu),
-    )
-    phase = made.replay(case.loads[-1] if case.label == "peak-broken" else case.loads[0])
-    made.stop()
+    server, (phase,) = loaded(case, [case.loads[-1 if case.label == "peak-broken" else 0]])
     return diagnose_watch(seen_of(phase, server))
 
 
