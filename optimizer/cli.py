@@ -57,7 +57,8 @@ def run_main(main: Main, argv: list[str] | None = None) -> int:
     try:
         check_identity()
         code = main(sys.argv[1:] if argv is None else argv)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed before we began
+            sys.stdout.flush()
     except OptimizerError as error:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:

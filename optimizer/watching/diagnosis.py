@@ -14,7 +14,7 @@ from optimizer.questions.prediction import with_predictions
 from optimizer.questions.situation import Gauge, Situation, Tail
 from optimizer.questions.words import diagnosis_lines
 from optimizer.watching.of_watch import situations_of
-from optimizer.watching.signs import WatchSign, signs_of
+from optimizer.watching.signs import SILENT_S, WatchSign, last_silence, signs_of
 from optimizer.watching.spikes import spikes_of
 from optimizer.watching.typical import typical_load
 from optimizer.watching.watch import Seen
@@ -42,7 +42,7 @@ class WatchDiagnosis:
             "gpu": server.gpu.name if server.gpu else None,
             "n_gpus_per_engine": server.n_gpus,
             "arguments": {name: mask(v) if isinstance(v, str) else v for name, v in server.config.items()},
-            "watched_s": round(self.seen.span_s, 1),
+            "watched_s": round(self.seen.watched_s, 1),
             "was_cut": self.seen.was_cut,
             "health": self.health,
             "is_idle": self.is_idle,
@@ -56,11 +56,16 @@ def diagnose_watch(seen: Seen) -> WatchDiagnosis:
     situations = situations_of(seen)
     signs = signs_of(seen, situations)
     engines = {s.source: (s, _diagnosed(seen, s)) for s in situations}
-    is_idle = not any(s.n_requests or (s.running is not None and s.running.most) for s in situations)
+    is_idle = bool(situations) and not any(map(_is_asked, situations)) and not seen.incident
     levels: list[Health] = [d.health for _, d in engines.values()] + [s.health for s in signs]
-    if is_idle and all(level == "healthy" for level in levels):
+    if not levels or (is_idle and all(level == "healthy" for level in levels)):
         levels = ["unknown"]
     return WatchDiagnosis(seen, min(levels, key=WORST.index), engines, signs, is_idle)
+
+
+def _is_asked(s: Situation) -> bool:
+    """Whether anybody asked anything of it, as far as that could be read."""
+    return s.running is None or bool(s.n_requests or s.running.most or (s.waiting is not None and s.waiting.most))
 
 
 def _diagnosed(seen: Seen, s: Situation) -> Diagnosis:
@@ -69,7 +74,22 @@ def _diagnosed(seen: Seen, s: Situation) -> Diagnosis:
     found = replace(diagnose([s]), spikes=spikes_of(s, gains))
     load = typical_load(s, gains, seen.server.n_gpus)
     server = Server(name=label, config=dict(seen.server.config), model=seen.server.model, gpu=seen.server.gpu)
+    own = [x.engines[label] for x in seen.scrapes if label in x.engines]
+    silence = last_silence(own)
+    if seen.incident or (silence is not None and silence.length_s >= SILENT_S):
+        return _without_changes(found)
     return found if load is None else with_predictions(found, server, load)
+
+
+def _without_changes(found: Diagnosis) -> Diagnosis:
+    """An engine that hangs or is gone needs no other parameters."""
+    lines = tuple(replace(line, changes=()) for line in found.checklist.lines)
+    return replace(
+        found,
+        answers=tuple(replace(a, changes=()) for a in found.answers),
+        checklist=replace(found.checklist, lines=lines),
+        spikes=replace(found.spikes, changes=()),
+    )
 
 
 def _only_label(seen: Seen) -> str:
@@ -88,7 +108,7 @@ def text_of(found: WatchDiagnosis) -> str:
     cut = ", broken off" if seen.was_cut else ""
     verdict = "idle" if found.is_idle and found.health == "unknown" else found.health
     lines = [f"{mask(server.url)}: {verdict} (vLLM {server.version}, {mask(server.model_name)}{on};"
-             f" watched for {seen.span_s:.0f} s{cut})"]  # fmt: skip
+             f" watched for {seen.watched_s:.0f} s{cut})"]  # fmt: skip
     lines += [f"  {s.text}" for s in found.signs]
     if found.is_idle:
         lines.append("  nobody asked anything of it meanwhile: watch it while it serves, or load it (run --attach)")
@@ -97,7 +117,7 @@ def text_of(found: WatchDiagnosis) -> str:
         for name, (situation, diagnosis) in found.engines.items():
             lines += [f"  {text}" for text in _seen_lines(situation)]
             lines += diagnosis_lines(diagnosis, name)
-    return "\n".join(lines)
+    return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in lines)
 
 
 def _seen_lines(s: Situation) -> list[str]:

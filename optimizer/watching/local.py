@@ -75,7 +75,7 @@ def find_local(url: str) -> LocalServer:
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     addresses = _addresses(parts.hostname or "")
-    if not addresses & _own_addresses():
+    if not addresses & _own_addresses() and not any(map(_is_any, addresses)):
         return LocalServer(0, "it runs on another machine")
     try:
         listeners = [c.pid for c in psutil.net_connections("tcp") if _listens(c, port, addresses)]
@@ -93,14 +93,22 @@ def _checked(root: int, port: int) -> LocalServer:
     found = LocalServer(root)
     if any(_is_engine(pid) for pid in found.pids()) or _is_server(root):
         return found
-    return LocalServer(0, f"port {port} belongs to {_name(root)}, which passes requests on to a server elsewhere")
+    return LocalServer(0, f"port {port} belongs to {_name(root)}, which is no vLLM (a proxy, or a forwarded port?)")
 
 
 def _listens(connection: object, port: int, addresses: set[str]) -> bool:
     local, status = getattr(connection, "laddr", None), getattr(connection, "status", "")
     if status != psutil.CONN_LISTEN or not local or local.port != port:
         return False
-    return _plain(local.ip) in addresses or ipaddress.ip_address(_plain(local.ip)).is_unspecified
+    return _plain(local.ip) in addresses or _is_any(local.ip) or any(map(_is_any, addresses))
+
+
+def _is_any(address: str) -> bool:
+    """0.0.0.0 or ::, which a client may name as well for this machine."""
+    try:
+        return ipaddress.ip_address(_plain(address)).is_unspecified
+    except ValueError:
+        return False
 
 
 def _root_of(pid: int) -> int:

@@ -16,12 +16,16 @@ from optimizer.watching.watch import Seen
 ITL = ("inter_token_latency_seconds", "time_per_output_token_seconds")
 """The latter until vLLM 0.10."""
 PROMPTS, OUTPUTS = "request_prompt_tokens", "request_generation_tokens"
+LEAST_SPAN_S = 0.2
 ANSWERED = ("stop", "length", "repetition")
 
 
 def situations_of(seen: Seen) -> tuple[Situation, ...]:
-    """One an engine, the one with most to do first; a server without data parallelism has one."""
-    labels = list(seen.scrapes[-1].engines) if seen.scrapes else []
+    """One an engine that was there all the time, the one with most to do first; a server without data parallelism has
+    one. None where it could not be read twice."""
+    labels = [x for x in seen.scrapes[-1].engines if x in seen.scrapes[0].engines] if seen.scrapes else []
+    if seen.span_s < LEAST_SPAN_S:
+        return ()
     found = [_situation(seen, label, len(labels)) for label in labels]
     return tuple(sorted(found, key=_in_system, reverse=True))
 

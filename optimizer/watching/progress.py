@@ -12,9 +12,10 @@ EVERY_S = 30.0
 class WatchProgress:
     """Call it with the seconds gone and the newest reading."""
 
-    def __init__(self, out: TextIO, span_s: float) -> None:
+    def __init__(self, out: TextIO | None, span_s: float) -> None:
+        """`out`: None where there is none (a closed stderr)."""
         self._out, self._span_s = out, span_s
-        self._is_terminal = out.isatty()
+        self._is_terminal = out is not None and out.isatty()
         self._told_s = -EVERY_S
         self._width = 0
 
@@ -24,14 +25,22 @@ class WatchProgress:
         self._told_s = gone_s
         line = f"watching {gone_s:.0f} of {self._span_s:.0f} s: {_state(newest)}"
         if self._is_terminal:
-            print(f"\r{line:<{self._width}}", end="", file=self._out, flush=True)
+            self._print(f"\r{line:<{self._width}}")
             self._width = len(line)
         else:
-            print(line, file=self._out, flush=True)
+            self._print(f"{line}\n")
 
     def close(self) -> None:
         if self._is_terminal and self._width:
-            print(f"\r{'':<{self._width}}\r", end="", file=self._out, flush=True)
+            self._print(f"\r{'':<{self._width}}\r")
+
+    def _print(self, text: str) -> None:
+        """A line that cannot be written is no reason to lose the watch."""
+        if self._out is not None:
+            try:
+                print(text, end="", file=self._out, flush=True)
+            except (OSError, ValueError):
+                self._out = None
 
 
 def _state(newest: Scrape | None) -> str:

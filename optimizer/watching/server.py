@@ -24,6 +24,7 @@ from optimizer.engines.vllm.told import told_arguments
 from optimizer.errors import Unavailable, UserError
 from optimizer.watching.card import Card, find_card
 from optimizer.watching.local import LocalServer, find_local
+from optimizer.watching.words import plain
 from search_spaces.constraint import resolve_defaults
 from search_spaces.hardware import GpuFacts
 from search_spaces.known_models import find_model
@@ -79,22 +80,28 @@ def server_url(text: str) -> str:
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), 0
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.query or parts.fragment:
+    is_ascii = text.strip().isascii() and not any(c.isspace() for c in text.strip())
+    if (
+        not is_ascii
+        or parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or port == 0
+        or parts.query
+        or parts.fragment
+    ):
         raise UserError(f"--url {shown}: give the server's address as http://HOST:PORT")
-    if parts.username or parts.password:
+    if "@" in parts.netloc:
         raise UserError("--url: the address holds a password; give it without, and the key with --api-key-variable")
     path = parts.path.rstrip("/").removesuffix("/metrics").rstrip("/").removesuffix("/v1").rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
-def look_at(
-    url: str, *, model: str | None = None, gpu: str | None = None, api_key_variable: str = ""
-) -> tuple[RunningServer, Reading]:
-    """The server and its first reading. `model` and `gpu`: what the user says they are, instead of what is found.
+def look_at(url: str, *, model: str | None = None, gpu: str | None = None, api_key_variable: str = "") -> RunningServer:
+    """`model` and `gpu`: what the user says they are, instead of what is found.
 
     Raises Unavailable where no vLLM server answers or it shows no metrics; UserError for an unknown model or card."""
-    reading = first_reading(url, api_key_variable)
-    version = version_of(url, api_key_variable) or "unknown"
+    reading = _first_reading(url, api_key_variable)
+    version = plain(version_of(url, api_key_variable) or "unknown")
     local = find_local(url)
     known = _Known()
     _read_command_line(local, known)
@@ -110,7 +117,7 @@ def look_at(
     return RunningServer(
         url=url,
         version=version,
-        model_name=served,
+        model_name=plain(served),
         config=known.config,
         kv_tokens=_kv_tokens(reading),
         model=facts,
@@ -119,12 +126,12 @@ def look_at(
         n_cores=local.n_cores,
         local=local,
         devices=card.devices,
-        notes=tuple(known.notes),
+        notes=tuple(map(plain, known.notes)),
         api_key_variable=api_key_variable,
-    ), reading
+    )
 
 
-def first_reading(url: str, api_key_variable: str) -> Reading:
+def _first_reading(url: str, api_key_variable: str) -> Reading:
     try:
         text = fetch_metrics(url, 5.0, api_key_variable)
         reading = read_all(text)

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from optimizer.questions.health import Health
+from optimizer.engines.vllm.exposition import Scrape
+from optimizer.questions.health import STUCK_S, Health
 from optimizer.questions.situation import Situation
 from optimizer.watching.of_watch import finished_of
 from optimizer.watching.watch import NAME, Seen
+from optimizer.watching.words import plain
 
 GIVEN_UP = 0.05
 """Share of the requests that clients may give up: people close windows."""
+SILENT_S = 10.0
+MOVED_BY_STEPS = (
+    "generation_tokens_total", "prompt_tokens_total", "kv_usage", "n_iterations_total", "n_finished_total",
+    "n_preemptions_total",
+)  # fmt: skip
 UNEQUAL = 2.0
 """Times as much in one engine as in another, and at least so many requests apart, and they are not balanced."""
 
@@ -24,12 +31,41 @@ class WatchSign:
 
 
 def signs_of(seen: Seen, engines: Sequence[Situation]) -> tuple[WatchSign, ...]:
-    return (*_incident(seen), *_given_up(seen), *_refused(seen), *_unread(seen), *_unequal(engines))
+    return (*_incident(seen), *_silent(seen), *_given_up(seen), *_refused(seen), *_unread(seen), *_unequal(engines))
 
 
 def _incident(seen: Seen) -> Iterator[WatchSign]:
     if seen.incident:
-        yield WatchSign("broken", seen.incident)
+        yield WatchSign("broken", plain(seen.incident))
+
+
+def _silent(seen: Seen) -> Iterator[WatchSign]:
+    """An engine that has requests and does nothing at all; its front end answers on."""
+    for label in dict.fromkeys(label for s in seen.scrapes for label in s.engines):
+        own = [s.engines[label] for s in seen.scrapes if label in s.engines]
+        name = f"engine {label}: " if len(seen.scrapes[-1].engines) > 1 else ""
+        silence = last_silence(own)
+        if silence is not None and silence.length_s >= SILENT_S and not seen.incident:
+            still = f"{name}no sign of work in the last {silence.length_s:.0f} s"
+            text = f"{still} though {silence.n_running:.0f} requests run"
+            yield WatchSign("broken" if silence.length_s >= STUCK_S else "degraded", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    length_s: float
+    n_running: float
+
+
+def last_silence(own: Sequence[Scrape]) -> Silence | None:
+    """Of one engine, up to its last reading: how long it had requests and no figure moved that only a step moves.
+    None if it was idle or moved at the last reading."""
+    if not own or not own[-1].n_running:
+        return None
+    still = [s for s in own if s.n_running and all(getattr(s, n) == getattr(own[-1], n) for n in MOVED_BY_STEPS)]
+    since = next((k for k in reversed(range(len(own))) if own[k] not in still), -1) + 1
+    length_s = own[-1].time_s - own[since].time_s
+    return Silence(length_s, own[-1].n_running) if length_s > 0 else None
 
 
 def _given_up(seen: Seen) -> Iterator[WatchSign]:
@@ -56,7 +92,7 @@ def _unread(seen: Seen) -> Iterator[WatchSign]:
     missed, read = seen.log.n_missed.get(NAME, 0), len(seen.scrapes)
     if missed and not seen.incident:
         why = seen.log.last_failure.get(NAME, "")
-        text = f"{missed} of {missed + read} readings of /metrics failed ({why}): its front end is late"
+        text = f"{missed} of {missed + read} readings of /metrics failed ({plain(why)})"
         yield WatchSign("degraded" if missed > 0.1 * (missed + read) else "healthy", text)
 
 

@@ -13,18 +13,21 @@ from dataclasses import dataclass
 from optimizer.clock import REAL_CLOCK
 from optimizer.engines.vllm.endpoint import Endpoint, nobody
 from optimizer.engines.vllm.exposition import Scrape
-from optimizer.engines.vllm.metrics import MetricsUnread, fetch_metrics
+from optimizer.engines.vllm.metrics import scrape
 from optimizer.engines.vllm.readings import Gains, Reading, read_all
 from optimizer.engines.vllm.spec import HANG_AFTER_S
 from optimizer.engines.vllm.watch import PERIOD_S, Watch, WatchLog
-from optimizer.errors import UserError
+from optimizer.errors import Unavailable, UserError
 from optimizer.questions.situation import CpuWait
 from optimizer.watching.server import RunningServer
 from optimizer.watching.waiting import read_clocks, wait_between
 
 NAME = "server"
-GONE_AFTER_S = 10.0
+ANSWER_WITHIN_S = 5.0
+GONE_AFTER_S = 15.0
 """Without an answer for so long it is taken for dead."""
+N_FALLS = 2
+"""Totals that fell so often, with an answer on either side, are those of several servers."""
 LEAST_SEEN_S = 3.0
 """What a watch that is broken off must have seen to say anything."""
 TICK_S = 0.5
@@ -38,7 +41,10 @@ class Seen:
     server: RunningServer
     log: WatchLog
     gains: Gains
+    """Between the first and the last page that could be read."""
     span_s: float
+    """Between those two."""
+    watched_s: float
     cpu_wait: CpuWait | None = None
     incident: str = ""
     """That it died, hung or was restarted, in one line."""
@@ -53,15 +59,22 @@ class Seen:
 Tick = Callable[[float, Scrape | None], None]
 
 
-def watch(server: RunningServer, first: Reading, span_s: float, tick: Tick) -> Seen:
-    """`first`: a reading from just before; `tick` is told the seconds gone and the newest reading, twice a second.
+def watch(server: RunningServer, span_s: float, tick: Tick) -> Seen:
+    """`tick` is told the seconds gone and the newest reading, twice a second.
 
-    Raises UserError if it was broken off before anything was seen."""
+    Raises UserError if it was broken off before anything was seen, and Unavailable where several servers answer."""
     begin_s = REAL_CLOCK.now_s()
-    running = Watch((_endpoint(server),), server.devices, begin_s, period_s=PERIOD_S, hang_after_s=HANG_AFTER_S)
+    running = Watch(
+        (_endpoint(server),),
+        server.devices,
+        begin_s,
+        period_s=PERIOD_S,
+        hang_after_s=HANG_AFTER_S,
+        scrape_within_s=ANSWER_WITHIN_S,
+    )
     clocks = read_clocks(server.local.pids())
     running.start()
-    readings, incident, was_cut = [first], "", False
+    incident, was_cut = "", False
     try:
         incident = _until_over(running, begin_s, span_s, tick)
     except KeyboardInterrupt:
@@ -69,11 +82,31 @@ def watch(server: RunningServer, first: Reading, span_s: float, tick: Tick) -> S
     watched_s = REAL_CLOCK.now_s() - begin_s
     wait = wait_between(clocks, read_clocks(server.local.pids()))
     log = running.stop()
-    readings += _last_reading(server)
     if watched_s < LEAST_SEEN_S and not incident:
         raise UserError(f"watched for {watched_s:.0f} s only: give it longer than {LEAST_SEEN_S:g} s")
-    incident = incident or _restart(log.scrapes[NAME]) or ("" if len(readings) > 1 else _unanswered(log, watched_s))
-    return Seen(server, log, Gains(readings[0], readings[-1]), watched_s, wait, incident, was_cut)
+    _require_one(server, log)
+    incident = incident or _restart(log.scrapes[NAME]) or _unanswered(server, log, running.latest()[NAME], watched_s)
+    gains, seen_s = _gains(log)
+    return Seen(server, log, gains, seen_s, watched_s, wait, incident, was_cut)
+
+
+def _gains(log: WatchLog) -> tuple[Gains, float]:
+    pages = [(time_s, read_all(text)) for time_s, text in log.pages[NAME]] or [(0.0, Reading({}))]
+    (first_s, first), (last_s, last) = pages[0], pages[-1]
+    return Gains(first, last), last_s - first_s
+
+
+def _require_one(server: RunningServer, log: WatchLog) -> None:
+    """A server that starts again is away for a while. Totals that fall again and again between two answers are those
+    of several servers, and their differences are nobody's figures."""
+    rows = list(itertools.pairwise(log.scrapes[NAME]))
+    missed = log.missed_s.get(NAME, ())
+    n_falls = sum(_has_fallen(a, b) and not any(a.time_s < t < b.time_s for t in missed) for a, b in rows)
+    if n_falls >= N_FALLS:
+        raise Unavailable(
+            f"--url {server.url}: its totals jump to and fro, so several servers answer there (a load balancer?);"
+            " give the address of one of them"
+        )
 
 
 def _endpoint(server: RunningServer) -> Endpoint:
@@ -89,32 +122,30 @@ def _until_over(running: Watch, begin_s: float, span_s: float, tick: Tick) -> st
         answered_s = now_s if newest is not None else answered_s
         tick(now_s - begin_s, newest)
         if now_s - answered_s > GONE_AFTER_S:
-            return f"it stopped answering after {max(answered_s - begin_s, 0):.0f} s"
+            late = f"/metrics was not answered within {ANSWER_WITHIN_S:g} s"
+            return f"it stopped answering after {max(answered_s - begin_s, 0):.0f} s ({late})"
         if hang := running.hang():
             return f"it hangs: {hang.removeprefix(f'{NAME}: ')}, though its HTTP front still answers"
         REAL_CLOCK.sleep_s(min(TICK_S, max(begin_s + span_s - now_s, 0.0)))
     return ""
 
 
-def _last_reading(server: RunningServer) -> list[Reading]:
-    try:
-        return [read_all(fetch_metrics(server.url, 5.0, server.api_key_variable))]
-    except (MetricsUnread, ValueError):
-        return []
-
-
-def _unanswered(log: WatchLog, watched_s: float) -> str:
+def _unanswered(server: RunningServer, log: WatchLog, newest: Scrape | None, watched_s: float) -> str:
+    """One reading that fails is not the end: it is asked once more."""
+    if newest is not None or scrape(server.url, ANSWER_WITHIN_S, server.api_key_variable) is not None:
+        return ""
     return f"it no longer answers after {watched_s:.0f} s ({log.last_failure.get(NAME, 'no answer')})"
 
 
 def _restart(scrapes: Sequence[Scrape]) -> str:
     """A total that fell: counters start anew with the server."""
-    for before, after in itertools.pairwise(scrapes):
-        for label, engine in after.engines.items():
-            earlier = before.engines.get(label)
-            if earlier is not None and any(_fell(getattr(earlier, n), getattr(engine, n)) for n in COUNTERS):
-                return f"it was restarted after about {after.time_s:.0f} s"
-    return ""
+    fallen = [b for a, b in itertools.pairwise(scrapes) if _has_fallen(a, b)]
+    return f"it was restarted after about {fallen[0].time_s:.0f} s" if fallen else ""
+
+
+def _has_fallen(before: Scrape, after: Scrape) -> bool:
+    both = [(before.engines[label], now) for label, now in after.engines.items() if label in before.engines]
+    return any(_fell(getattr(a, n), getattr(b, n)) for a, b in both for n in COUNTERS)
 
 
 def _fell(before: float | None, after: float | None) -> bool:

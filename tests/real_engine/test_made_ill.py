@@ -82,7 +82,7 @@ def roles(served: Served) -> dict[str, int]:
 
 
 def seen(served: Served, load: Trace, limit_s: float = 90.0) -> Both:
-    server, first = look_at(served.url)
+    server = look_at(served.url)
     assert server.local.is_seen and server.gpu is not None and server.gpu.is_cpu and server.model is not None
     is_over, found = threading.Event(), []
 
@@ -90,7 +90,7 @@ def seen(served: Served, load: Trace, limit_s: float = 90.0) -> Both:
         if is_over.is_set():
             raise KeyboardInterrupt
 
-    watcher = threading.Thread(target=lambda: found.append(watch(server, first, 300.0, tick)))
+    watcher = threading.Thread(target=lambda: found.append(watch(server, 300.0, tick)))
     watcher.start()
     try:
         phase = serving(served, server).replay(plan(load, time_limit_s=limit_s))

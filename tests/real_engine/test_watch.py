@@ -150,14 +150,14 @@ def test_preemptions_and_tokens_are_counted_and_processes_seen(server: Server) -
 
 def test_a_starved_cache_is_diagnosed_from_outside(server: Server) -> None:  # case PRE-01
     """KV exhaustion at run time is preemption and in no log: the checklist names the budget."""
-    watched_server, first = look_at(server.url)
+    watched_server = look_at(server.url)
     load = _Load(server, N_REQUESTS, OUTPUT_TOKENS // 2, first=100)
 
     def tick(gone_s: float, newest: object) -> None:
         if len(load.n_done) == N_REQUESTS and gone_s > 4:
             raise KeyboardInterrupt
 
-    found = diagnose_watch(watch(watched_server, first, 120.0, tick))
+    found = diagnose_watch(watch(watched_server, 120.0, tick))
     load.wait()
     [(_, engine)] = found.engines.values()
     assert found.health == "degraded", found

@@ -34,7 +34,7 @@ def seen_of(phase: PhaseMeasurement, server: Server) -> Seen:
         kv_tokens={"0": server.kv_tokens} if server.kv_tokens else {}, model=server.model, gpu=server.gpu,
         n_gpus=phase.n_gpus, n_cores=None, local=LocalServer(0, "simulated"), devices=NoDevices(),
     )  # fmt: skip
-    return Seen(running, log, Gains(first, last), end_s)
+    return Seen(running, log, Gains(first, last), end_s, end_s)
 
 
 def _exported(phase: PhaseMeasurement, end_s: float) -> dict[Key, float]:

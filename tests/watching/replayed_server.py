@@ -3,11 +3,13 @@ by second, recorded; with edits, failures and a slow front where a test wants th
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.server
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +40,11 @@ class ReplayedServer(http.server.ThreadingHTTPServer):
     pages: list[str] = PAGES
     dies_after: int | None = None
     """Readings after which it closes every connection unanswered."""
+    fails_at: frozenset[int] = frozenset()
+    """Readings that are answered with 500."""
+    endless = False
+    """`/metrics` never ends, a few bytes at a time."""
+    version = "0.32.0"
     key = ""
     n_read = 0
     n_other = 0
@@ -57,7 +64,7 @@ class _Answers(http.server.BaseHTTPRequestHandler):
         if self.path == "/metrics":
             return self._metrics()
         if self.path == "/version":
-            return self._answer(200, '{"version": "0.32.0"}')
+            return self._answer(200, json.dumps({"version": self.server.version}))
         if self.path == "/v1/models":
             return self._answer(200, '{"data": [{"id": "tiny", "root": "/nowhere/tiny"}]}')
         self.server.n_other += not self.path.startswith("/server_info")
@@ -69,8 +76,21 @@ class _Answers(http.server.BaseHTTPRequestHandler):
         if self.server.dies_after is not None and number >= self.server.dies_after:
             self.close_connection = True
             return None
+        if number in self.server.fails_at:
+            return self._answer(500, "")
+        if self.server.endless and number > 2:
+            return self._trickle()
         place = min(number, len(self.server.pages) - 1)
         return self._answer(200, self.server.edit(self.server.pages[place], place))
+
+    def _trickle(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b"# more\n")
+                self.wfile.flush()
+                time.sleep(0.02)
 
     def do_POST(self) -> None:
         self.server.n_other += 1

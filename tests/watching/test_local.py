@@ -59,7 +59,7 @@ def test_a_port_of_something_else_is_not_watched() -> None:
         mine.bind(("127.0.0.1", 0))
         mine.listen()
         found = find_local(f"http://127.0.0.1:{mine.getsockname()[1]}")
-    assert not found.is_seen and "passes requests on to a server elsewhere" in found.unseen
+    assert not found.is_seen and "which is no vLLM" in found.unseen
 
 
 def test_another_machine_and_a_free_port_are_said() -> None:

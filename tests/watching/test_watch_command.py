@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -206,3 +208,77 @@ def test_addresses_as_people_write_them() -> None:
         server_url("http://h:1/metrics") == server_url(" http://h:1/v1/ ") == server_url("http://h:1") == "http://h:1"
     )
     assert server_url("https://gate/way/v1") == "https://gate/way"
+
+
+# ---- found by somebody who tried to break it --------------------------------------------------------------------
+
+
+def test_one_that_freezes_while_it_is_watched_is_not_healthy(  # case DIAG-16
+    server: ReplayedServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optimizer.watching.signs.SILENT_S", 0.4)
+    monkeypatch.setattr("optimizer.watching.diagnosis.SILENT_S", 0.4)
+    server.pages = [*PAGES[:6], PAGES[5]]
+    code, row = diagnosed(server, capsys, "--minutes", "0.03")
+    assert code == 1 and "no sign of work in the last" in row["signs"][0]["text"]  # type: ignore[index]
+    [engine] = row["engines"].values()  # type: ignore[attr-defined]
+    assert engine["changes"] == [], "an engine that hangs needs no other parameters"
+
+
+def test_one_failed_reading_at_the_end_loses_nothing(
+    server: ReplayedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.fails_at = frozenset(range(5, 100, 2))
+    code, row = diagnosed(server, capsys)
+    [engine] = row["engines"].values()  # type: ignore[attr-defined]
+    assert engine["seen"]["n_finished"] > 0 and engine["seen"]["ttft_ms"]["mean"] > 0
+    assert code == 1 and "readings of /metrics failed" in row["signs"][0]["text"], row["signs"]  # type: ignore[index]
+
+
+def test_rates_are_over_the_time_between_the_readings(
+    server: ReplayedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One page after another, each 0.1 s after the last: ten requests a page are a hundred a second."""
+    name, labels = "vllm:request_success_total", {"finished_reason": "length"}
+    server.edit = lambda text, number: with_value(text, name, 10 * number, **labels)
+    server.pages = [PAGES[5]] * 1000
+    _, row = diagnosed(server, capsys)
+    [engine] = row["engines"].values()  # type: ignore[attr-defined]
+    assert engine["seen"]["finished_per_s"] == pytest.approx(100, rel=0.2)
+
+
+def test_two_servers_behind_one_address_are_refused(server: ReplayedServer, capsys: pytest.CaptureFixture[str]) -> None:
+    other = with_value(PAGES[3], "vllm:generation_tokens_total", 9)
+    server.pages = [PAGES[3], other] * 200
+    assert run("--url", server.url, *SHORT) == 3
+    assert "several servers answer there (a load balancer?)" in capsys.readouterr().err
+
+
+def test_an_answer_that_never_ends_does_not_hold_the_watch_up(
+    server: ReplayedServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optimizer.watching.watch.ANSWER_WITHIN_S", 0.3)
+    monkeypatch.setattr("optimizer.watching.watch.GONE_AFTER_S", 0.6)
+    server.endless = True
+    code, row = diagnosed(server, capsys, "--minutes", "0.2")
+    assert code == 4 and "it stopped answering" in row["signs"][0]["text"] and row["is_idle"] is False  # type: ignore[index]
+
+
+def test_what_a_server_says_of_itself_moves_no_cursor(
+    server: ReplayedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.version = "0.32.0\x1b[2J\n127.0.0.1: healthy \u202e"
+    assert run("--url", server.url, *SHORT) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "\u202e" not in out and not any(x.startswith("127") for x in out.splitlines())
+
+
+def test_a_closed_or_full_stderr_loses_no_diagnosis(server: ReplayedServer) -> None:
+    code = (
+        f"from optimizer.diagnose import main; raise SystemExit(main(['--url', '{server.url}', '--minutes', '0.05']))"
+    )
+    for closing in ("2>&-", "2>/dev/full"):
+        done = subprocess.run(
+            ["bash", "-c", f'"$0" -c "$1" {closing}', sys.executable, code], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode == 0 and ": healthy" in done.stdout) or ": idle" in done.stdout, done

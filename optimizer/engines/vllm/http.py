@@ -33,14 +33,14 @@ def version(url: str, api_key_variable: str = "") -> str | None:
 def served_models(url: str, api_key_variable: str = "") -> tuple[str, ...]:
     """The names it serves, base model first; empty if it cannot be asked."""
     found = _json(_ask(url, "GET", "/v1/models", api_key_variable, TIMEOUT_S))
-    rows = found.get("data", []) if isinstance(found, dict) else []
+    rows = _rows(found)
     return tuple(str(row["id"]) for row in rows if isinstance(row, dict) and "id" in row)
 
 
 def model_roots(url: str, api_key_variable: str = "") -> tuple[str, ...]:
     """What the served names stand for, each a directory or a Hugging Face id; empty if it cannot be asked."""
     found = _json(_ask(url, "GET", "/v1/models", api_key_variable, TIMEOUT_S))
-    rows = found.get("data", []) if isinstance(found, dict) else []
+    rows = _rows(found)
     return tuple(str(row["root"]) for row in rows if isinstance(row, dict) and row.get("root"))
 
 
@@ -106,6 +106,11 @@ def _ask(url: str, method: str, path: str, api_key_variable: str, timeout_s: flo
         connection.close()
 
 
+def _rows(found: Any) -> list[Any]:
+    data = found.get("data") if isinstance(found, dict) else None
+    return data if isinstance(data, list) else []
+
+
 def _status(answer: Answer) -> int | None:
     return None if answer is None else answer[0]
 
@@ -115,5 +120,5 @@ def _json(answer: Answer) -> Any:
         return None
     try:
         return json.loads(answer[1])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from urllib.parse import urlsplit
 
 from objectives.measurement import EngineCounters
@@ -66,6 +66,10 @@ def _mean(total: float | None, count: float | None) -> float | None:
     return total / count if total is not None and count else None
 
 
+MOST_BYTES, READ_BYTES = 64 * 2**20, 2**16
+"""A page of vLLM 0.32 has 60 kB an engine."""
+
+
 class MetricsUnread(Exception):
     """A server's metrics could not be read; says why in one line."""
 
@@ -80,21 +84,40 @@ def scrape(url: str, timeout_s: float = 2.0, api_key_variable: str = "") -> Scra
 
 def fetch_metrics(url: str, timeout_s: float = 2.0, api_key_variable: str = "") -> str:
     """The text at URL/metrics (a trailing `/v1` is left out). No proxy is asked and no redirect followed, so that the
-    key, which only the named environment variable holds, goes to this server alone. Raises MetricsUnread."""
+    key, which only the named environment variable holds, goes to this server alone. Raises MetricsUnread, also for an
+    answer that has not ended after `timeout_s` or is longer than MOST_BYTES."""
+    until_s = REAL_CLOCK.now_s() + timeout_s
     parts = urlsplit(url)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
     try:
         connection.request("GET", _path(parts.path), headers=_headers(api_key_variable))
         answer = connection.getresponse()
-        body = answer.read()
+        body = _body(answer, connection, until_s)
     except (OSError, HTTPException) as error:
         raise MetricsUnread(f"{url}: {type(error).__name__}: {error}") from None
+    except UnicodeError:
+        raise MetricsUnread(f"{url!r}: is no address that a server can have") from None
     finally:
         connection.close()
     if answer.status != 200:
         raise MetricsUnread(f"{url}: HTTP {answer.status} {answer.reason}")
     return body.decode("utf-8", "replace")
+
+
+def _body(answer: HTTPResponse, connection: HTTPConnection, until_s: float) -> bytes:
+    """Raises TimeoutError, HTTPException. A time-out of the socket alone would wait anew for every few bytes."""
+    found = bytearray()
+    while (left_s := until_s - REAL_CLOCK.now_s()) > 0:
+        if connection.sock is not None:
+            connection.sock.settimeout(left_s)
+        part = answer.read1(READ_BYTES)
+        found += part
+        if not part:
+            return bytes(found)
+        if len(found) > MOST_BYTES:
+            raise HTTPException(f"more than {MOST_BYTES >> 20} MiB are no metrics of a server")
+    raise TimeoutError("the answer did not end in time")
 
 
 def _path(path: str) -> str:

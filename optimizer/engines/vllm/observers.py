@@ -25,19 +25,22 @@ COMPUTING = ("worker", "engine_core")
 class ServerWatch:
     """One server's metrics so far."""
 
-    def __init__(self, endpoint: Endpoint, begin_s: float) -> None:
-        self._endpoint, self._begin_s = endpoint, begin_s
+    def __init__(self, endpoint: Endpoint, begin_s: float, within_s: float = SCRAPE_WITHIN_S) -> None:
+        self._endpoint, self._begin_s, self._within_s = endpoint, begin_s, within_s
         self.name = endpoint.name
         self.scrapes: list[Scrape] = []
         self.latest: Scrape | None = None
         self.missed_s: list[float] = []
         self.failure = ""
+        self.pages: list[tuple[float, str]] = []
+        """(time, text) of the first and the newest page that could be read."""
 
     def look(self) -> None:
         try:
-            text = fetch_metrics(self._endpoint.url, SCRAPE_WITHIN_S, self._endpoint.api_key_variable)
+            text = fetch_metrics(self._endpoint.url, self._within_s, self._endpoint.api_key_variable)
             self.latest = parse_metrics(text, REAL_CLOCK.now_s() - self._begin_s)
             self.scrapes.append(self.latest)
+            self.pages = [*self.pages[:1], (self.latest.time_s, text)]
         except (MetricsUnread, ValueError) as error:
             self.latest, self.failure = None, str(error)
             self.missed_s.append(REAL_CLOCK.now_s() - self._begin_s)

@@ -24,6 +24,12 @@ class Reading:
 
     values: Mapping[Key, float]
 
+    @property
+    def engines(self) -> frozenset[str]:
+        """Labels of engines that were there; "" for what belongs to none of them."""
+        found = {dict(labels)["engine"] for _, labels in self.values if "engine" in dict(labels)}
+        return frozenset({"", *found}) if found else frozenset()
+
     def labels(self, name: str) -> tuple[dict[str, str], ...]:
         """Of every sample of that name: information is exported as labels of a sample that is 1."""
         return tuple(dict(labels) for found, labels in self.values if found == name)
@@ -116,7 +122,8 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Gains:
-    """What was counted between two readings."""
+    """What was counted between two readings. An engine that was not there at the first is left out: what it counted
+    before is not known."""
 
     first: Reading
     last: Reading
@@ -136,9 +143,10 @@ class Gains:
         for name in names:
             by_edge: dict[float, float] = {}
             for found, n in self._of((f"{PREFIX}{name}_bucket",), {}):
-                edge = float(found["le"])
-                by_edge[edge] = by_edge.get(edge, 0.0) + n
-            if by_edge:
+                edge = _edge(found.get("le", ""))
+                if edge is not None:
+                    by_edge[edge] = by_edge.get(edge, 0.0) + n
+            if math.inf in by_edge and len(by_edge) > 1:
                 edges = tuple(sorted(by_edge))
                 total = math.fsum(n for _, n in self._of((f"{PREFIX}{name}_sum",), {}))
                 return Histogram(edges, tuple(_single([by_edge[e] for e in edges])), total)
@@ -150,9 +158,11 @@ class Gains:
         return math.fsum(n for labels, n in self._of((HTTP,), {}) if labels.get("status", "").startswith("5"))
 
     def _of(self, names: Sequence[str], labels: Mapping[str, str]) -> Iterator[tuple[dict[str, str], float]]:
-        wanted = labels.items()
+        wanted, engines = labels.items(), self.first.engines
         for name in names:
             found = [(key, v) for key, v in self.last.values.items() if key[0] == name and wanted <= set(key[1])]
+            if engines:
+                found = [(key, v) for key, v in found if dict(key[1]).get("engine", "") in engines]
             for key, value in found:
                 before = self.first.values.get(key, 0.0)
                 yield dict(key[1]), value - before if value >= before else value
@@ -163,6 +173,15 @@ class Gains:
 def _only(reading: Reading, engine: str) -> Reading:
     own = {k: v for k, v in reading.values.items() if dict(k[1]).get("engine", engine) == engine}
     return Reading(own)
+
+
+def _edge(text: str) -> float | None:
+    """None for what is no edge of a bucket."""
+    try:
+        edge = float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(edge) else edge
 
 
 def _single(cumulative: Sequence[float]) -> Iterator[float]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from objectives.measurement import DeviceSample, EngineCounters, EngineSample, ProcessSample
 from optimizer.clock import REAL_CLOCK
 from optimizer.engines.vllm.devices import Devices
 from optimizer.engines.vllm.endpoint import Endpoint, nobody
 from optimizer.engines.vllm.metrics import Scrape, counters_between
-from optimizer.engines.vllm.observers import MachineWatch, ServerWatch
+from optimizer.engines.vllm.observers import SCRAPE_WITHIN_S, MachineWatch, ServerWatch
 from optimizer.engines.vllm.spec import HANG_AFTER_S
 from optimizer.engines.vllm.watchdog import BUSY_FACTOR, ProgressWatchdog, Sign
 
@@ -37,6 +37,10 @@ class WatchLog:
     """instance -> why the last of them did"""
     min_free_bytes: int | None
     """Least free memory of any device; None if one was never read."""
+    missed_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """instance -> when readings failed"""
+    pages: Mapping[str, tuple[tuple[float, str], ...]] = field(default_factory=dict)
+    """instance -> (time, text) of the first and the last page that could be read; one where there is only one"""
 
     def counters(self, since_s: float = 0.0) -> dict[str, EngineCounters]:
         """instance -> increases from the last reading not after `since_s` (0: the measured window, without warm-up)
@@ -61,10 +65,11 @@ class Watch:
         client_pids: Callable[[], Iterable[int]] = nobody,
         period_s: float = PERIOD_S,
         hang_after_s: float = HANG_AFTER_S,
+        scrape_within_s: float = SCRAPE_WITHIN_S,
     ) -> None:
         """`begin_s`: the phase's time 0 on the monotonic clock; one reading falls on it."""
         self._begin_s, self._period_s = begin_s, period_s
-        self._servers = [ServerWatch(e, begin_s) for e in endpoints]
+        self._servers = [ServerWatch(e, begin_s, scrape_within_s) for e in endpoints]
         self._machine = MachineWatch(endpoints, devices, client_pids, begin_s)
         self._watchdogs = {e.name: ProgressWatchdog(_limit_s(e, hang_after_s)) for e in endpoints}
         self._parts: tuple[ServerWatch | MachineWatch, ...] = (*self._servers, self._machine)
@@ -101,6 +106,8 @@ class Watch:
             n_missed={w.name: len(w.missed_s) for w in self._servers},
             last_failure={w.name: w.failure for w in self._servers if w.failure},
             min_free_bytes=_least_free(self._machine.devices),
+            missed_s={w.name: tuple(w.missed_s) for w in self._servers},
+            pages={w.name: tuple(w.pages) for w in self._servers},
         )
 
     def latest(self) -> dict[str, Scrape | None]:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from optimizer.engines.vllm.readings import Gains, Histogram, read_all
+from optimizer.engines.vllm.readings import Gains, Histogram, Reading, read_all
 from tests.watching.replayed_server import PAGES, with_value
 
 EDGES = (0.01, 0.025, 0.05, math.inf)
@@ -26,8 +26,8 @@ def test_a_counter_that_fell_counts_on_from_nothing() -> None:
 def test_histograms_are_of_what_was_gained_and_sum_over_engines() -> None:
     first, last = read_all(PAGES[0]), read_all(PAGES[-1])
     one = Gains(first, last).histogram("inter_token_latency_seconds")
-    second = read_all(PAGES[-1].replace('engine="0"', 'engine="1"'))
-    both = Gains(first, type(last)({**last.values, **second.values}))
+    others = [read_all(page.replace('engine="0"', 'engine="1"')) for page in (PAGES[0], PAGES[-1])]
+    both = Gains(Reading({**first.values, **others[0].values}), Reading({**last.values, **others[1].values}))
     summed, own = (
         both.histogram("inter_token_latency_seconds"),
         both.of_engine("0").histogram("inter_token_latency_seconds"),
@@ -36,6 +36,25 @@ def test_histograms_are_of_what_was_gained_and_sum_over_engines() -> None:
     assert own == one and summed.n > one.n
     assert one.n == pytest.approx(sum(one.counts)) and one.edges[-1] == math.inf
     assert one.mean == pytest.approx(one.total / one.n)
+
+
+def test_an_engine_that_came_later_is_not_counted_with_its_past() -> None:
+    second = read_all(PAGES[-1].replace('engine="0"', 'engine="1"'))
+    last = read_all(PAGES[-1])
+    gains = Gains(read_all(PAGES[0]), Reading({**last.values, **second.values}))
+    assert gains.total("generation_tokens") == 42606 - 40759
+
+
+@pytest.mark.parametrize("edge", ['le="abc"', 'le="NaN"', 'other="1"'])
+def test_a_bucket_without_an_edge_is_left_out(edge: str) -> None:
+    page = PAGES[-1].replace('le="0.01"', edge)
+    found = Gains(read_all(PAGES[0]), read_all(page)).histogram("inter_token_latency_seconds")
+    assert found is not None and 0.01 not in found.edges
+
+
+def test_a_histogram_of_nothing_but_infinity_is_none() -> None:
+    page = "\n".join(x for x in PAGES[-1].splitlines() if "inter_token_latency" not in x or "Inf" in x)
+    assert Gains(read_all(""), read_all(page)).histogram("inter_token_latency_seconds") is None
 
 
 def test_older_names_are_read_where_the_newer_are_not_there() -> None:
