@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from optimizer.questions.figure import figure
+
 Confidence = Literal["high", "medium", "low", "unknown"]
+PREDICTED = {
+    "ttft_p99_ms": "P99 TTFT, ms,",
+    "itl_p99_ms": "P99 ITL, ms,",
+    "preemptions_per_request": "preemptions a request",
+    "requests_per_s_per_gpu": "requests/s/GPU",
+}
+NO_GAIN = 0.02
+"""Gains up to this are none."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +29,24 @@ class Change:
     """Direction only, in words; a size is put beside it where it was simulated (`predicted`)."""
     predicted: dict[str, tuple[float, float]] = field(default_factory=dict)
     """metric -> (as it is, with the change), both simulated: never measured."""
+    refused: str = ""
+    """Why the simulated server does not start with it; empty where it does, or nobody tried."""
 
     @property
     def text(self) -> str:
-        size = ", ".join(f"{k} {a:.4g} -> {b:.4g}" for k, (a, b) in self.predicted.items())
+        size = ", ".join(f"{PREDICTED.get(k, k)} {figure(a)} -> {figure(b)}" for k, (a, b) in self.predicted.items())
         return f"{self.name} = {self.value}: {self.why}" + (f" (predicted by simulation: {size})" if size else "")
+
+    @property
+    def gain(self) -> float | None:
+        """The largest gain of a predicted figure, relative; preemptions by how many fewer a request. None: not
+        predicted."""
+        return max((_gain(name, a, b) for name, (a, b) in self.predicted.items()), default=None)
+
+    @property
+    def is_in_vain(self) -> bool:
+        """By simulation it does not start, or no figure gains."""
+        return bool(self.refused) or (self.gain is not None and self.gain <= NO_GAIN)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -33,6 +56,7 @@ class Change:
             "expected": self.expected,
             "predicted": {k: {"now": a, "then": b} for k, (a, b) in self.predicted.items()},
             "is_predicted_by": "simulator" if self.predicted else None,
+            "refused": self.refused or None,
         }
 
 
@@ -64,6 +88,14 @@ class Answer:
             "changes": [c.to_json() for c in self.changes],
             "advice": list(self.advice),
         }
+
+
+def _gain(name: str, now: float, then: float) -> float:
+    if name.startswith("preemptions"):
+        return now - then
+    if now <= 0:
+        return 0.0
+    return (then - now if name.startswith("requests") else now - then) / now
 
 
 def unknown(question: int, title: str, missing: str) -> Answer:

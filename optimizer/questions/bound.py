@@ -1,24 +1,28 @@
 """Question 1: is it compute or memory bandwidth that the GPU has too little of, in prefill and in decode?
 
-Verdicts: `bandwidth`, `compute`, `neither` (the step waits for something else: see question 2), `unknown`; decode
-first, then prefill, where both are known: `decode bandwidth, prefill compute`.
+Verdicts: `bandwidth`, `compute`, `neither` (the step waits for something else: see question 2), `shared` (it waits for
+the servers beside it on its card), `unknown`; decode first, then prefill, where both are known: `decode bandwidth,
+prefill compute`.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optimizer.questions.answer import Answer, Confidence, unknown
+from optimizer.questions.figure import figure
 from optimizer.questions.physics import BUSY_MBU, BUSY_MFU, StepPhysics, decode_physics, ridge_tokens, window_mfu
 from optimizer.questions.processes import limiting_roles, named
 from optimizer.questions.situation import Situation
 
 TITLE = "compute or memory bandwidth?"
-FLAT = 0.3
-"""Elasticity of tokens/s over concurrency below which more requests bring nothing."""
+FLAT = 0.08
+"""Of the best throughput: what lies no further below is as good, two runs of one setting differ by nearly as much."""
+LEAST_SPAN = 1.3
+"""Of concurrency that a flat part must cover: over less, even a batch that grows freely gains hardly more than FLAT."""
+MOST_POINTS = 6
+"""Shown of a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +47,30 @@ def batch_response(points: Sequence[Point]) -> Response | None:
     known = sorted({p.concurrency: p for p in points if p.concurrency > 0 and p.tokens_per_s > 0}.values(), key=_by)
     if len(known) < 2:
         return None
-    steps = list(itertools.pairwise(known))
-    flat_from = next((a for k, (a, _) in enumerate(steps) if all(_elasticity(*s) < FLAT for s in steps[k:])), None)
-    told = ", ".join(f"{p.tokens_per_s:.4g} tok/s at {p.concurrency:.3g}" for p in known)
-    return Response(None if flat_from is None else flat_from.concurrency, told)
+    best = max(p.tokens_per_s for p in known)
+    first = next(p for p in known if p.tokens_per_s >= (1 - FLAT) * best)
+    is_flat = known[-1].concurrency >= LEAST_SPAN * first.concurrency or _is_falling(known, first)
+    told = ", ".join(f"{figure(p.tokens_per_s)} tok/s at {p.concurrency:.3g}" for p in _shown(known, first))
+    return Response(first.concurrency if is_flat else None, told)
 
 
 def _by(point: Point) -> float:
     return point.concurrency
 
 
-def _elasticity(a: Point, b: Point) -> float:
-    return math.log(b.tokens_per_s / a.tokens_per_s) / math.log(b.concurrency / a.concurrency)
+def _is_falling(known: Sequence[Point], first: Point) -> bool:
+    return known[-1].tokens_per_s < (1 - FLAT) * first.tokens_per_s
+
+
+def _shown(known: Sequence[Point], first: Point) -> Sequence[Point]:
+    """Spread evenly, with both ends and where the flat part begins."""
+    if len(known) <= MOST_POINTS:
+        return known
+    last, begin = len(known) - 1, known.index(first)
+    at = {round(i * last / (MOST_POINTS - 1)) for i in range(MOST_POINTS)}
+    if begin not in at:
+        at = at - {min(at - {0, last}, key=lambda i: abs(i - begin))} | {begin}
+    return [known[i] for i in sorted(at)]
 
 
 def compute_or_bandwidth(s: Situation, points: Sequence[Point] = ()) -> Answer:
@@ -74,7 +90,7 @@ def compute_or_bandwidth(s: Situation, points: Sequence[Point] = ()) -> Answer:
 
 
 def _by_physics(s: Situation, p: StepPhysics, response: Response | None) -> Answer:
-    decode = _decode_verdict(p)
+    decode = _decode_verdict(s, p)
     prefill, prefill_evidence = _prefill(s)
     evidence = [
         f"decode: {p.n_sequences:.3g} sequences{_riding(p)} a step, {1e3 * p.step_s:.3g} ms; the card needs"
@@ -87,6 +103,8 @@ def _by_physics(s: Situation, p: StepPhysics, response: Response | None) -> Answ
         "bandwidth": "decode is bound by memory bandwidth: more sequences at once ride along until compute is full",
         "compute": "decode is bound by compute: more sequences at once only make each step longer",
         "neither": f"decode steps take {p.times_floor:.1f} times what the card needs: the GPU is not the limit",
+        "shared": f"decode steps take {p.times_floor:.1f} times what this server needs of the card: the servers beside"
+        " it have the card the rest of the time",
     }
     evidence += [s.itl_note] if s.itl_note else []
     confidence: Confidence = "high" if p.mbu >= 0.6 or p.mfu >= 0.4 or p.times_floor >= 6 else "medium"
@@ -94,10 +112,23 @@ def _by_physics(s: Situation, p: StepPhysics, response: Response | None) -> Answ
         confidence = "medium" if confidence == "high" else "low"
     verdict = f"decode {decode}" + (f", prefill {prefill}" if prefill else "")
     text = texts[decode] + ("" if not prefill else f"; prefill is bound by {_words(prefill)}")
-    would = f"a decode step near {1e3 * max(p.memory_s, p.compute_s):.2g} ms would make the GPU the limit" if (
-        decode == "neither"
-    ) else f"more than {p.ridge_tokens:.0f} tokens a step turn its linear layers from bandwidth to compute"  # fmt: skip
-    return Answer(1, TITLE, verdict, text, confidence, tuple(evidence), would)
+    return Answer(1, TITLE, verdict, text, confidence, tuple(evidence), _would(p, decode))
+
+
+def _would(p: StepPhysics, decode: str) -> str:
+    """In figures, beside those of now."""
+    floor_ms, now = 1e3 * max(p.memory_s, p.compute_s), p.n_sequences + p.n_prefill_tokens
+    if decode == "neither":
+        return f"a decode step near {floor_ms:.2g} ms would make the GPU the limit (now {1e3 * p.step_s:.3g} ms)"
+    if decode == "shared":
+        return f"steps that stay as long with the card to itself (it needs {floor_ms:.2g} ms)"
+    if decode == "compute":
+        return f"steps of fewer than {p.ridge_tokens:.0f} tokens (now {now:.0f}), or an MFU below {BUSY_MFU:.0%}"
+    if now >= p.ridge_tokens:
+        return f"less KV cache to read: it is {p.kv_share:.0%} of the bytes, and the linear layers are full already"
+    return (
+        f"more than {p.ridge_tokens:.0f} tokens a step (now {now:.0f}), which fill the arithmetic of its linear layers"
+    )
 
 
 def _riding(p: StepPhysics) -> str:
@@ -121,7 +152,7 @@ def _by_prefill(s: Situation) -> Answer:
     verdict, evidence = _prefill(s)
     is_full = (window_mfu(s) or 0.0) >= BUSY_MFU
     text = f"prefill is bound by {_words(verdict)}" + ("" if is_full else ", and the card is not full")
-    would = "fewer than the ridge's tokens a step"
+    would = f"prefill steps of {'fewer' if verdict == 'compute' else 'more'} tokens than the ridge's"
     return Answer(1, TITLE, f"prefill {verdict}", text, "medium" if is_full else "low", tuple(evidence), would)
 
 
@@ -129,10 +160,11 @@ def _words(verdict: str) -> str:
     return "memory bandwidth" if verdict == "bandwidth" else verdict
 
 
-def _decode_verdict(p: StepPhysics) -> str:
+def _decode_verdict(s: Situation, p: StepPhysics) -> str:
+    slack = "neither" if s.is_alone else "shared"
     if p.memory_s >= p.compute_s:
-        return "bandwidth" if p.mbu >= BUSY_MBU else "neither"
-    return "compute" if p.mfu >= BUSY_MFU else "neither"
+        return "bandwidth" if p.mbu >= BUSY_MBU else slack
+    return "compute" if p.mfu >= BUSY_MFU else slack
 
 
 def _prefill(s: Situation) -> tuple[str, list[str]]:

@@ -10,11 +10,12 @@ holds its prompt and on average half its answer while it runs, and all of both a
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from optimizer.questions.achievable import achievable
 from optimizer.questions.answer import Answer, Change, Confidence, unknown
 from optimizer.questions.bound import Response
-from optimizer.questions.health import is_queue_growing, is_queue_rising, is_readable, problems, waits
+from optimizer.questions.health import is_queue_growing, is_queue_rising, is_readable, problems, remarks, waits
 from optimizer.questions.physics import is_compute_full
 from optimizer.questions.pool import Demand, attainable_tokens, kv_demand, larger_pool, total_tokens
 from optimizer.questions.processes import limiting_roles, named
@@ -33,7 +34,20 @@ OWN_PREFILL_SHARE, OWN_PREFILL_MS = 0.7, 1000.0
 """Of a long time to first token, the prompt's own prefill: nothing waits, the prompt is long."""
 
 
-def parameters_or_workload(s: Situation, best_per_s: float | None = None, response: Response | None = None) -> Answer:
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What other configurations did under the same loads."""
+
+    n_kept: int
+    """That keep every limit; at least one."""
+    told: str = ""
+    """In what they differ from this one."""
+    changes: tuple[Change, ...] = ()
+
+
+def parameters_or_workload(
+    s: Situation, best_per_s: float | None = None, response: Response | None = None, elsewhere: Elsewhere | None = None
+) -> Answer:
     """`best_per_s`: requests per second that the best configuration seen carries, where others were measured.
     `response`: how throughput answered to more requests at once."""
     if (extreme := _extreme(s)) is not None:
@@ -44,13 +58,16 @@ def parameters_or_workload(s: Situation, best_per_s: float | None = None, respon
     is_carried = best_per_s is not None and s.offered_per_s is not None
     if not found:
         return _fits(s, demand)
+    if elsewhere is not None:
+        return _kept_elsewhere(s, demand, elsewhere)
     if best_per_s is not None and s.offered_per_s is not None and s.offered_per_s > best_per_s:
         return _beyond_best(s, s.offered_per_s, best_per_s, demand)
     if demand is not None and not is_carried and _is_beyond_pool(s, demand):
         return _beyond_pool(s, demand)
     if is_carried:
         text = f"the best setting seen carries {best_per_s:.3g} requests/s, more than offered: a matter of parameters"
-        return Answer(4, TITLE, "parameters", text, "high", _evidence(s, demand), "no setting that carries the rate")
+        would = f"a best setting that carries less than {s.offered_per_s or 0:.3g} requests/s"
+        return Answer(4, TITLE, "parameters", text, "high", _evidence(s, demand), would)
     if _queues(s) and not _is_flat(s, response) and (simulated := _by_simulation(s, demand)) is not None:
         return simulated
     if _is_flat(s, response) or (_queues(s) and is_compute_full(s)):
@@ -58,6 +75,15 @@ def parameters_or_workload(s: Situation, best_per_s: float | None = None, respon
     if _queues(s):
         return _queue(s, demand)
     return _without_queue(s, demand, found)
+
+
+def _kept_elsewhere(s: Situation, demand: Demand | None, elsewhere: Elsewhere) -> Answer:
+    """What others carry is no matter of the load."""
+    n = elsewhere.n_kept
+    who = "another trial keeps" if n == 1 else f"{n} other trials keep"
+    text = f"a matter of parameters: {who} every limit under the same load{elsewhere.told}"
+    would = "no other trial that keeps every limit"
+    return Answer(4, TITLE, "parameters", text, "high", _evidence(s, demand), would, elsewhere.changes)
 
 
 def _beyond_best(s: Situation, offered_per_s: float, best_per_s: float, demand: Demand | None) -> Answer:
@@ -79,10 +105,13 @@ def _fits(s: Situation, demand: Demand | None) -> Answer:
         text += f"; its time to first token ({own_ms:.0f} ms) is the prefill of its own long prompts, no queue"
         advice = ("shorter prompts, shared prefixes, more GPUs a replica or a faster card; no budget shortens it",)
     confidence: Confidence = "high" if s.is_sustained else "medium"
-    if _is_on_the_brink(s):
+    if told := remarks(s):
+        text, confidence = f"the load fits: {told[0]}", "medium"
+    elif _is_on_the_brink(s):
         text += ", so far: some requests wait already; a longer load would tell"
         confidence = "low"
-    return Answer(4, TITLE, "fits", text, confidence, _evidence(s, demand), "a queue that rises", advice=advice)
+    would = "a queue that rises, or fewer requests finished than offered"
+    return Answer(4, TITLE, "fits", text, confidence, _evidence(s, demand), would, advice=advice)
 
 
 def _is_on_the_brink(s: Situation) -> bool:
@@ -237,4 +266,4 @@ def _evidence(s: Situation, demand: Demand | None) -> tuple[str, ...]:
             f"KV demand {demand.wanted_tokens:.0f} tokens ({demand.n_in_system:.3g} in the system), pool {s.kv_tokens}"
             f" ({demand.n_fit:.3g} requests of mean length)"
         )
-    return (*told, *problems(s))
+    return (*told, *problems(s), *remarks(s))

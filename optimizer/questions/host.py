@@ -1,9 +1,9 @@
 """Question 2: does it wait for the GPU or for the CPU?
 
-Verdicts: `cpu` (the text names the process), `gpu`, `client` (the load generator), `neither` (nothing is full),
-`unknown`. NVML's utilisation only says that some kernel was resident and is never evidence of a busy GPU; that none was
-is evidence of an idle one. An engine or a worker that waits for the GPU spins on its core: a full core of theirs is
-evidence of a CPU limit only while the card is not busy.
+Verdicts: `cpu` (the text names the process), `gpu` (for its own work, or for that of servers beside it on the card),
+`client` (the load generator), `neither` (nothing is full), `unknown`. NVML's utilisation only says that some kernel was
+resident and is never evidence of a busy GPU; that none was is evidence of an idle one. An engine or a worker that waits
+for the GPU spins on its core: a full core of theirs is evidence of a CPU limit only while the card is not busy.
 """
 
 from __future__ import annotations
@@ -153,11 +153,27 @@ def _by_steps(s: Situation, p: StepPhysics, full: list[str]) -> Answer:
         text = "it waits for the GPU: its steps take what the card needs"
         text += f"; {named(full)} at a full core spins while it waits" if full else ""
         confidence: Confidence = "high" if s.cpu else "medium"
-        return Answer(2, TITLE, "gpu", text, confidence, evidence, "steps far above the card's floor")
-    if p.times_floor >= (FAR_ABOVE if p.memory_s >= p.compute_s else FAR_ABOVE_COMPUTE):
+        would = f"steps of more than {_far_above(p):g} times the card's floor (now {p.times_floor:.1f})"
+        return Answer(2, TITLE, "gpu", text, confidence, evidence, would)
+    if not s.is_alone:
+        return _shared(s, p, evidence)
+    if p.times_floor >= _far_above(p):
         return _slow_steps(s, p, evidence)
     text = "nothing is full: neither card nor a core is at its limit"
     return Answer(2, TITLE, "neither", text, "medium", evidence, "a process at a full core, or steps at the floor")
+
+
+def _far_above(p: StepPhysics) -> float:
+    return FAR_ABOVE if p.memory_s >= p.compute_s else FAR_ABOVE_COMPUTE
+
+
+def _shared(s: Situation, p: StepPhysics, evidence: tuple[str, ...]) -> Answer:
+    """No process is full: what its own work does not explain is the neighbours', until somebody sees a slow host."""
+    text = f"it waits for the GPU, which the servers beside it have too: its steps take {p.times_floor:.1f} times what"
+    text += " it needs of the card"
+    advice = ("give the card to it alone, or ask less of the servers beside it, where it must be faster",)
+    would = "steps that stay as long with the card to itself, or a process at a full core"
+    return Answer(2, TITLE, "gpu", text, "medium" if s.cpu else "low", evidence, would, advice=advice)
 
 
 def _slow_steps(s: Situation, p: StepPhysics, evidence: tuple[str, ...]) -> Answer:
@@ -172,7 +188,16 @@ def _slow_steps(s: Situation, p: StepPhysics, evidence: tuple[str, ...]) -> Answ
     is_moe = s.model is not None and s.model.n_experts > 0
     is_sure = p.times_floor >= SURELY_ABOVE and s.n_gpus == 1 and not s.cpu and not is_moe
     confidence: Confidence = "high" if is_sure else "low" if is_moe and p.times_floor < SURELY_ABOVE else "medium"
-    return Answer(2, TITLE, "cpu", text, confidence, evidence, "steps near the card's own floor", changes)
+    return Answer(
+        2,
+        TITLE,
+        "cpu",
+        text,
+        confidence,
+        evidence,
+        f"steps below {_far_above(p):g} times the card's floor (now {p.times_floor:.1f})",
+        changes,
+    )
 
 
 def _without_steps(s: Situation) -> Answer:

@@ -44,9 +44,14 @@ def prefill_interference(s: Situation) -> Spikes:
     if seen is None:
         return Spikes(None, "needs the gaps of single requests")
     if seen.n_long_gaps < MIN_SPIKES:
-        return Spikes(
-            False, f"only {seen.n_long_gaps} gaps above {LONG_FACTOR:g} times the median: no spikes to explain"
+        few = (
+            f"only {seen.n_long_gaps} gaps"
+            if seen.n_long_gaps > 1
+            else "a single gap"
+            if seen.n_long_gaps
+            else "no gap"
         )
+        return Spikes(False, f"{few} above {LONG_FACTOR:g} times the median: no spikes to explain")
     base = f"{seen.n_long_gaps} gaps of {seen.long_gap_mean_s:.2g} s on average against {seen.base_gap_s:.2g} s"
     if seen.share < MOSTLY:
         return Spikes(False, f"{base}, only {seen.share:.0%} of them beside another request's prefill")

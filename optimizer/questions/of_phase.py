@@ -39,9 +39,9 @@ class Server:
     """Empty: every tenant's requests are its own."""
 
 
-def situation_of(phase: PhaseMeasurement, server: Server, source: str) -> Situation:
-    """One instance's part of a load."""
-    own = _own(phase, server)
+def situation_of(phase: PhaseMeasurement, server: Server, source: str, keeps_limits: bool | None = None) -> Situation:
+    """One instance's part of a load. `keeps_limits`: of the whole configuration, where its study set some."""
+    own = own_part(phase, server)
     samples, records = LoadSamples((own,)), own.records
     counters = phase.counters.get(server.name)
     gauges = [s for s in phase.samples if s.instance == server.name and 0 <= s.time_s <= own.counted_until_s]
@@ -58,6 +58,7 @@ def situation_of(phase: PhaseMeasurement, server: Server, source: str) -> Situat
         config=server.config,
         kv_tokens=server.kv_tokens,
         is_alone=not server.tenants,
+        keeps_limits=keeps_limits,
         offered_per_s=judged.offered_per_s if judged else own.offered_per_s,
         finished_per_s=sum(r.is_finished for r in records) / max(own.end_s, 1e-9),
         is_sustained=judged.is_sustained if judged else None,
@@ -97,7 +98,7 @@ def breakage_of(phase: PhaseMeasurement, server: Server) -> Breakage | None:
     if not signs:
         return None
     time_s, sign = min(signs)
-    recent = [r for r in _own(phase, server).records if time_s - RECENT_S <= r.scheduled_s <= time_s]
+    recent = [r for r in own_part(phase, server).records if time_s - RECENT_S <= r.scheduled_s <= time_s]
     recent.sort(key=lambda r: -(r.prompt_tokens + r.asked_output_tokens))
     rows = tuple((r.scheduled_s, r.tenant, r.prompt_tokens, r.asked_output_tokens) for r in recent[:N_SHOWN])
     return Breakage(time_s, sign, rows)
@@ -159,12 +160,14 @@ def _prefills(
     return np.maximum(ended - n_chunks * step_s, arrived), ended
 
 
-def _own(phase: PhaseMeasurement, server: Server) -> PhaseMeasurement:
+def own_part(phase: PhaseMeasurement, server: Server) -> PhaseMeasurement:
+    """Of a load on several servers, what one of them got and did."""
     if not server.tenants or set(phase.tenants) <= set(server.tenants):
         return phase
     records = tuple(r for r in phase.records if r.tenant in server.tenants)
     samples = tuple(s for s in phase.samples if s.instance == server.name)
-    return replace(phase, records=records, samples=samples)
+    counters = {name: found for name, found in phase.counters.items() if name == server.name}
+    return replace(phase, records=records, samples=samples, counters=counters)
 
 
 def _budget(config: Mapping[str, object]) -> int | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optimizer.questions.answer import Answer, Confidence, unknown
-from optimizer.questions.health import health_of, is_readable, problems
+from optimizer.questions.health import cure_of, health_of, is_readable, problems, remarks
 from optimizer.questions.situation import Situation
 
 TITLE = "steady state or peak?"
@@ -41,16 +41,18 @@ def steady_or_peak(loads: Sequence[Situation], breakage: Breakage | None = None)
     if not any(is_readable(s) or problems(s) for s in (*steady, *peak)):
         return unknown(3, TITLE, "requests waiting, preemptions, or failures of requests")
     found = [text for s in steady for text in problems(s)]
-    evidence = [f"{s.source}: {', '.join(problems(s)) or health_of(s)}" for s in (*steady, *peak)]
+    evidence = [f"{s.source}: {', '.join(problems(s)) or _well(s)}" for s in (*steady, *peak)]
     evidence += [breakage.text] if breakage else []
     creeping = next((s.memory_trend for s in (*steady, *peak) if s.memory_trend), None)
     if any(health_of(s) == "broken" for s in steady):
-        return _answer("broken at once", "it fails at the steady load already", "high", evidence)
+        text = "it fails at the steady load already"
+        return _answer("broken at once", text, "high", evidence, would=_cure(steady))
     if creeping and len(found) <= 1:
         advice = ("run a soak of hours before relying on it", "report the leak with the vLLM version")
         return _answer("creeping", f"device memory is {creeping}", "medium", evidence, advice)
     if found:
-        return _answer("overloaded", f"the steady load itself is not healthy: {found[0]}", "high", evidence)
+        text = f"the steady load itself is not healthy: {found[0]}"
+        return _answer("overloaded", text, "high", evidence, would=_cure(steady))
     if not peak:
         text = "healthy while it was watched; no peak was seen"
         return _answer("healthy", text, "low" if len(loads) == 1 else "medium", evidence)
@@ -59,18 +61,28 @@ def steady_or_peak(loads: Sequence[Situation], breakage: Breakage | None = None)
     broken = [text for s in peak for text in problems(s)]
     if broken:
         text = f"healthy on average, not at the peak: {broken[0]}"
-        return _answer("peak", text, "high", evidence, ("keep the budgets that survive it, or admit fewer meanwhile",))
+        keep = ("keep the budgets that survive it, or admit fewer meanwhile",)
+        return _answer("peak", text, "high", evidence, keep, f"under the stress load {_cure(peak)}")
     is_whole = all(s.n_failed is not None and s.n_preemptions is not None for s in peak)
     text = "healthy at the steady load and at the peak"
     text += "" if is_whole else ", as far as it was seen: failures or preemptions could not be read"
     return _answer("healthy", text, "high" if is_whole else "low", evidence)
 
 
+def _well(s: Situation) -> str:
+    return "; ".join([health_of(s), *remarks(s)])
+
+
+def _cure(loads: Sequence[Situation]) -> str:
+    return next(cure_of(s) for s in loads if problems(s))
+
+
 def _answer(
-    verdict: str, text: str, confidence: Confidence, evidence: Sequence[str], advice: tuple[str, ...] = ()
-) -> Answer:
-    would = {
+    verdict: str, text: str, confidence: Confidence, evidence: Sequence[str], advice: tuple[str, ...] = (),
+    would: str = "",
+) -> Answer:  # fmt: skip
+    usual = {
         "healthy": "preemptions, failures or a rising queue in either load",
-        "peak": "a stress load without failures and within its limit of preemptions",
-    }.get(verdict, "a steady load without these problems")
-    return Answer(3, TITLE, verdict, text, confidence, tuple(evidence), would, advice=advice)
+        "creeping": "device memory that stays as it is over hours",
+    }
+    return Answer(3, TITLE, verdict, text, confidence, tuple(evidence), would or usual[verdict], advice=advice)

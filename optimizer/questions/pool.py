@@ -62,7 +62,10 @@ def held_tokens(s: Situation) -> float | None:
 
 
 def _in_system(s: Situation) -> float | None:
-    """Little's law where the load is sustained, else what was seen to run and wait."""
+    """Little's law where the load is sustained, else what was seen to run and wait. Under saturation what ran: its
+    queue is as long as somebody made it."""
+    if s.load == "saturation":
+        return s.running.mean if s.running is not None else None
     if s.is_sustained and s.offered_per_s is not None and s.e2e_mean_s is not None:
         return s.offered_per_s * s.e2e_mean_s
     if s.running is None:

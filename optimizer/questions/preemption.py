@@ -58,6 +58,8 @@ def preemption_checklist(s: Situation) -> Checklist:
     load = f" under the {s.load} load" if s.load else ""
     if s.n_preemptions is None:
         return Checklist(None, f"preemptions{load}: unknown, the counter could not be read; never taken for 0", lines)
+    if not s.n_preemptions:
+        return Checklist(False, f"preemptions{load}: 0", lines)
     rate = s.preemptions_per_request
     of = "" if rate is None else f", {rate:.3g} per finished request"
     return Checklist(s.n_preemptions > 0, f"preemptions{load}: {s.n_preemptions:.0f}{of}", lines)
@@ -78,7 +80,8 @@ def _kv_budget(s: Situation) -> Line:
         return Line(name, "unknown", "needs the size of the KV cache and the lengths of requests")
     ratio = demand.wanted_tokens / s.kv_tokens
     usage = "" if s.kv_usage is None else f", used {s.kv_usage.most:.0%} at most"
-    text = f"demand {demand.wanted_tokens:.0f} of {s.kv_tokens} tokens ({ratio:.0%}){usage}"
+    what = "what ran held" if s.load == "saturation" else "demand"
+    text = f"{what} {demand.wanted_tokens:.0f} of {s.kv_tokens} tokens ({ratio:.0%}){usage}"
     larger = larger_pool(s, demand.wanted_tokens) if ratio > 1.0 else None
     return Line(name, _verdict(s, ratio > 1.0), text, (larger,) if larger else ())
 

@@ -90,6 +90,8 @@ class Situation:
     """Tokens that the KV cache holds."""
     is_alone: bool = True
     """False: other servers share its card, so the KV cache cannot be enlarged at will."""
+    keeps_limits: bool | None = None
+    """Whether this configuration keeps every limit that its study set; None: nobody set any, or it is not known."""
 
     offered_per_s: float | None = None
     finished_per_s: float | None = None
