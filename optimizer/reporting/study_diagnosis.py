@@ -6,6 +6,7 @@ rest stand for it, and the text says how many were read.
 
 from __future__ import annotations
 
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ from optimizer.reporting.trial_diagnosis import BROKEN, Failure, StudyReader, Tr
 MOST_READ = 60
 """Trials that are read: 0.2 s each for a simulated one of two instances."""
 N_NEAREST = 5
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
+"""What reading a damaged record may raise."""
 RUNNING, TOKENS = "saturation_running_mean", "saturation_output_tokens_per_s_per_gpu"
 CLEAR = 0.8
 """Share of the servers that agree, from which on a verdict is the study's and not only some trials'."""
@@ -54,6 +57,8 @@ class StudyDiagnosis:
     failures: tuple[FailureKind, ...]
     limits: tuple[tuple[str, int], ...]
     """(limit, trials with figures that miss it), the most first."""
+    unread: tuple[tuple[int, str], ...] = ()
+    """(trial, why) of those chosen whose records cannot be read."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -64,6 +69,7 @@ class StudyDiagnosis:
             "n_read": self.n_read,
             "questions": [a.to_json() for a in self.answers],
             "failures": [f.to_json() for f in self.failures],
+            "unread": [{"trial": number, "why": why} for number, why in self.unread],
             "missed_limits": [{"limit": name, "n_trials": n} for name, n in self.limits],
         }
 
@@ -74,12 +80,15 @@ def diagnose_study(
     """`most`: trials that are read; `tell` is told how many of how many have been. Make the reader with
     `most_predicted=0`: predictions belong to single trials."""
     front, chosen, read = reader.front, _chosen(reader.front, most), list[TrialDiagnosis]()
+    unread: list[tuple[int, str]] = []
     for k, member in enumerate(chosen):
         tell(k, len(chosen))
         try:
             read.append(reader.diagnose(member.trial))
-        except UserError:  # told to the sampler, and its samples are gone
-            continue
+        except (UserError, *UNREADABLE) as error:
+            unread.append((member.trial, str(error).splitlines()[0] if str(error) else type(error).__name__))
+    if chosen and not read:
+        raise UserError(f"--study {front.meta.study}: no trial's records can be read ({unread[0][1]})")
     measured = [(d.trial, s) for d in read for s in d.servers.values()]
     missed = Counter(name for m in front.trials if m.values is not None for name, _ in m.missed)
     return StudyDiagnosis(
@@ -95,8 +104,9 @@ def diagnose_study(
             _load(front, reader.best_per_s),
             _kept(reader.faster_or_steadier()),
         ),
-        failures=_failures(read),
+        failures=_failures(reader, read),
         limits=tuple(missed.most_common()),
+        unread=tuple(unread),
     )
 
 
@@ -183,13 +193,25 @@ def _kept(answer: Answer) -> Answer:
     return replace(answer, evidence=tuple(line for line in answer.evidence if " misses " not in line))
 
 
-def _failures(read: Sequence[TrialDiagnosis]) -> tuple[FailureKind, ...]:
+def _failures(reader: StudyReader, read: Sequence[TrialDiagnosis]) -> tuple[FailureKind, ...]:
+    """Of every trial without figures, also of those that were not chosen: a failure is cheap to read."""
+    known = {d.trial for d in read}
+    rest = [m.trial for m in reader.front.trials if m.values is None and m.trial not in known]
+    more = [d for d in (_failed(reader, trial) for trial in rest) if d is not None]
+    read = sorted([*read, *more], key=lambda d: d.trial)
     by_kind: dict[str, list[tuple[int, Failure]]] = {}
     for d in read:
         if d.failure is not None:
             by_kind.setdefault(d.failure.kind, []).append((d.trial, d.failure))
     rows = sorted(by_kind.items(), key=lambda item: -len(item[1]))
     return tuple(FailureKind(kind, tuple(t for t, _ in found), found[0][1].advice) for kind, found in rows)
+
+
+def _failed(reader: StudyReader, trial: int) -> TrialDiagnosis | None:
+    try:
+        return reader.diagnose(trial)
+    except (UserError, *UNREADABLE):
+        return None
 
 
 def study_exit_code(found: StudyDiagnosis) -> int:
@@ -210,4 +232,5 @@ def study_text(found: StudyDiagnosis) -> str:
         numbers = ", ".join(map(str, kind.trials[:8])) + (", …" if len(kind.trials) > 8 else "")
         lines.append(f"  failed as {kind.kind}: {len(kind.trials)} (trials {numbers})")
         lines += [f"    {n}. {text}" for n, text in enumerate(kind.advice, 1)]
+    lines += [f"  trial {number} cannot be read: {why}" for number, why in found.unread]
     return "\n".join([*lines, "  one trial in detail: --trial N"])

@@ -80,15 +80,9 @@ def server_url(text: str) -> str:
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), 0
-    is_ascii = text.strip().isascii() and not any(c.isspace() for c in text.strip())
-    if (
-        not is_ascii
-        or parts.scheme not in ("http", "https")
-        or not parts.hostname
-        or port == 0
-        or parts.query
-        or parts.fragment
-    ):
+    is_readable = text.strip().isascii() and not any(c.isspace() for c in text.strip())
+    is_http = parts.scheme in ("http", "https") and parts.hostname and port != 0
+    if not is_readable or not is_http or parts.query or parts.fragment:
         raise UserError(f"--url {shown}: give the server's address as http://HOST:PORT")
     if "@" in parts.netloc:
         raise UserError("--url: the address holds a password; give it without, and the key with --api-key-variable")

@@ -58,3 +58,21 @@ def test_nothing_feasible_is_not_called_healthy(study: Path) -> None:
     found = diagnose_study(reader)
     assert found.n_feasible == 0 and study_exit_code(found) == 1 and found.answers[3].verdict == "workload"
     assert found.limits[0][0] == "steady_ttft_p99_ms <= 1"
+
+
+def test_a_damaged_trial_is_named(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reader = StudyReader(StudyFolder(study), most_predicted=0)
+    number = next(m.trial for m in reader.front.trials if m.values is not None)
+    samples = next(StudyFolder(study).run_path(number, 0).glob("samples*"))
+    samples.write_bytes(samples.read_bytes()[:200])
+    capsys.readouterr()
+    call("--study", "s")
+    text = capsys.readouterr().out
+    assert f"trial {number} cannot be read: " in text and "7 of them read here" in text
+
+
+def test_every_failed_trial_is_counted_though_few_are_read(study: Path) -> None:
+    reader = StudyReader(StudyFolder(study), most_predicted=0)
+    failed = [m.trial for m in reader.front.trials if m.values is None]
+    found = diagnose_study(reader, most=2)
+    assert sorted(t for kind in found.failures for t in kind.trials) == failed
