@@ -9,11 +9,14 @@ from optimizer.questions.figure import figure
 
 Confidence = Literal["high", "medium", "low", "unknown"]
 PREDICTED = {
-    "ttft_p99_ms": "P99 TTFT, ms,",
-    "itl_p99_ms": "P99 ITL, ms,",
-    "preemptions_per_request": "preemptions a request",
-    "requests_per_s_per_gpu": "requests/s/GPU",
+    "ttft_p99_ms": ("P99 TTFT", " ms"),
+    "itl_p99_ms": ("P99 ITL", " ms"),
+    "preemptions_per_request": ("preemptions per request", ""),
+    "requests_per_s_per_gpu": ("requests/s/GPU", ""),
 }
+"""Metric -> what people call it, and its unit."""
+SHOWN = 0.005
+"""Relative changes up to this are not printed."""
 NO_GAIN = 0.02
 """Gains up to this are none."""
 
@@ -34,7 +37,7 @@ class Change:
 
     @property
     def text(self) -> str:
-        size = ", ".join(f"{PREDICTED.get(k, k)} {figure(a)} -> {figure(b)}" for k, (a, b) in self.predicted.items())
+        size = "; ".join(_moved(k, a, b) for k, (a, b) in self.predicted.items() if abs(b - a) > SHOWN * abs(a))
         return f"{self.name} = {self.value}: {self.why}" + (f" (predicted by simulation: {size})" if size else "")
 
     @property
@@ -88,6 +91,11 @@ class Answer:
             "changes": [c.to_json() for c in self.changes],
             "advice": list(self.advice),
         }
+
+
+def _moved(metric: str, now: float, then: float) -> str:
+    name, unit = PREDICTED.get(metric, (metric, ""))
+    return f"{name} {figure(now)} -> {figure(then)}{unit}"
 
 
 def _gain(name: str, now: float, then: float) -> float:

@@ -62,9 +62,9 @@ def held_tokens(s: Situation) -> float | None:
 
 
 def _in_system(s: Situation) -> float | None:
-    """Little's law where the load is sustained, else what was seen to run and wait. Under saturation what ran: its
-    queue is as long as somebody made it."""
-    if s.load == "saturation":
+    """Little's law where the load is sustained, else what was seen to run and wait. Under saturation and stress what
+    ran: their queues are as long as somebody made them."""
+    if s.load in ("saturation", "stress"):
         return s.running.mean if s.running is not None else None
     if s.is_sustained and s.offered_per_s is not None and s.e2e_mean_s is not None:
         return s.offered_per_s * s.e2e_mean_s

@@ -23,10 +23,10 @@ from optimizer.questions.of_phase import Server, own_part
 from optimizer.workload.trace import Trace
 from search_spaces.config import Config
 
-MOST_PREDICTED = 4
-"""Changes a server that are simulated: each costs about a second."""
+MOST_PREDICTED = 6
+"""Changes a server that are simulated: each costs tenths of a second."""
 Figures = Mapping[str, float | None]
-MOST_REQUESTS = 600
+MOST_REQUESTS = 1500
 """Of a load that are replayed: a prediction must cost a second, not a minute."""
 SHOWN = ("ttft_p99_ms", "itl_p99_ms", "preemptions_per_request", "requests_per_s_per_gpu")
 

@@ -80,7 +80,7 @@ def _kv_budget(s: Situation) -> Line:
         return Line(name, "unknown", "needs the size of the KV cache and the lengths of requests")
     ratio = demand.wanted_tokens / s.kv_tokens
     usage = "" if s.kv_usage is None else f", used {s.kv_usage.most:.0%} at most"
-    what = "what ran held" if s.load == "saturation" else "demand"
+    what = "what ran holds in full" if s.load in ("saturation", "stress") else "demand"
     text = f"{what} {demand.wanted_tokens:.0f} of {s.kv_tokens} tokens ({ratio:.0%}){usage}"
     larger = larger_pool(s, demand.wanted_tokens) if ratio > 1.0 else None
     return Line(name, _verdict(s, ratio > 1.0), text, (larger,) if larger else ())

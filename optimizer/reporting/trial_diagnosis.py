@@ -8,16 +8,19 @@ from typing import Any
 
 from objectives.comparison import compare
 from objectives.measurement import LOADS, Measurement
+from objectives.titles import title_of
 from optimizer.errors import UserError
 from optimizer.profiles.loader import parse_profile
 from optimizer.questions.answer import Answer, Change
 from optimizer.questions.contrast import NOISE, contrast
 from optimizer.questions.diagnosis import Diagnosis, diagnose
+from optimizer.questions.figure import figure
 from optimizer.questions.of_phase import Server, breakage_of, situation_of
-from optimizer.questions.prediction import MOST_PREDICTED, with_predictions
+from optimizer.questions.prediction import MOST_PREDICTED, Beside, with_predictions
 from optimizer.questions.situation import Situation
 from optimizer.questions.tradeoff import Candidate, fastest_or_steadiest
 from optimizer.questions.words import diagnosis_lines
+from optimizer.reporting.elsewhere import elsewhere_of
 from optimizer.reporting.front import load_front
 from optimizer.reporting.member import Front, FrontMember
 from optimizer.study.board_failures import advice_of
@@ -65,8 +68,9 @@ class Tried:
 
     @property
     def text(self) -> str:
-        figures = ", ".join(
-            f"{name} {a:.4g} -> {b:.4g}" + (" (no measurable difference)" if name in self.inside_noise else "")
+        figures = "; ".join(
+            f"{title_of(name)}: {figure(a)} -> {figure(b)}"
+            + (" (no measurable difference)" if name in self.inside_noise else "")
             for name, (a, b) in self.measured.items()
         )
         tried = f"{self.change.name} = {self.change.value} was tried as trial {self.trial}: measured {figures}"
@@ -141,24 +145,27 @@ class StudyReader:
             )
         assert isinstance(outcome, Measured | Stopped)
         servers = {name: self._server(name, member, outcome.measurement) for name in member.configs}
-        changes = [(name, change) for name, d in servers.items() for change in d.changes]
+        changes = [(name, change) for name, d in servers.items() for change in d.considered]
         tried = tuple(t for name, change in changes if (t := self._tried(member, name, change)) is not None)
         return TrialDiagnosis(trial, member.label, missed, servers, None, tried, self.faster_or_steadier())
 
     def faster_or_steadier(self) -> Answer:
         """Over all trials that have figures."""
         kept = [m for m in self.front.trials if m.values is not None]
-        rows = [
-            Candidate(m.label or f"trial {m.trial}", m.values or (), tuple(name for name, _ in m.missed)) for m in kept
-        ]
-        return fastest_or_steadiest(rows, self.front.meta.objectives, self._floors)
+        reference = self.front.reference
+        return fastest_or_steadiest(
+            [_candidate(m) for m in kept],
+            self.front.meta.objectives,
+            self._floors,
+            _candidate(reference) if reference is not None else None,
+        )
 
     @property
     def _floors(self) -> list[float]:
         return [self.front.meta.noise.get(o.metric, 0.0) for o in self.front.meta.objectives]
 
-    def _loads(self, name: str, member: FrontMember, measured: Measurement) -> tuple[Server, list[Situation]]:
-        server = Server(
+    def _facts(self, name: str, member: FrontMember, measured: Measurement) -> Server:
+        return Server(
             name=name,
             config=dict(member.configs[name]),
             kv_tokens=measured.kv_tokens.get(name),
@@ -166,8 +173,12 @@ class StudyReader:
             gpu=self.gpu,
             tenants=self.profile.tenants_of(name) if len(member.configs) > 1 else (),
         )
+
+    def _loads(self, name: str, member: FrontMember, measured: Measurement) -> tuple[Server, list[Situation]]:
+        server = self._facts(name, member, measured)
         phases = [measured.phases[load] for load in LOADS if load in measured.phases]
-        return server, [situation_of(p, server, f"trial {member.trial} {p.load}") for p in phases]
+        keeps = member.is_feasible if member.violations else None
+        return server, [situation_of(p, server, f"trial {member.trial} {p.load}", keeps) for p in phases]
 
     def _server(self, name: str, member: FrontMember, measured: Measurement) -> Diagnosis:
         server, situations = self._loads(name, member, measured)
@@ -175,9 +186,13 @@ class StudyReader:
         stressed = [b for p in phases if p.load == "stress" if (b := breakage_of(p, server)) is not None]
         best = self.best_per_s if len(member.configs) == 1 else None
         source = f"trial {member.trial}" + (f", {name}" if len(member.configs) > 1 else "")
-        found = diagnose(situations, best_per_s=best, breakage=next(iter(stressed), None), source=source)
+        elsewhere = elsewhere_of(self.front, member, name, situations)
+        breakage = next(iter(stressed), None)
+        found = diagnose(situations, best_per_s=best, elsewhere=elsewhere, breakage=breakage, source=source)
         steady = next((p for p in phases if p.load == "steady"), phases[0])
-        return with_predictions(found, server, steady, self._most_predicted)
+        others = tuple(self._facts(other, member, measured) for other in member.configs if other != name)
+        beside = Beside(others, self.profile.sharing)
+        return with_predictions(found, server, steady, self._most_predicted, beside)
 
     def _tried(self, member: FrontMember, instance: str, change: Change) -> Tried | None:
         """The trial whose arguments are these with the change, if one was measured."""
@@ -205,10 +220,19 @@ class StudyReader:
         return contrast(loads[0], loads[1], max(self._floors, default=0.0) or NOISE)
 
     def _best_per_s(self) -> float | None:
-        """Requests per second of the configuration that serves most and keeps every limit, else of any."""
-        rates = [(m.is_feasible, m.metrics.get(REQUESTS)) for m in self.front.trials]
-        known = [(ok, rate) for ok, rate in rates if rate]
-        return max(known)[1] if known else None
+        """Requests per second, of all its GPUs together, of the configuration that serves most a GPU and keeps every
+        limit, else of any."""
+        known = [(m.is_feasible, rate, m.trial) for m in self.front.trials if (rate := m.metrics.get(REQUESTS))]
+        for _, rate, trial in sorted(known, reverse=True):
+            outcome = self.folder.load_outcome(trial)
+            if isinstance(outcome, Measured | Stopped) and outcome.measurement.phases:
+                return rate * max(p.n_gpus for p in outcome.measurement.phases.values())
+        return None
+
+
+def _candidate(member: FrontMember) -> Candidate:
+    name = member.label or f"trial {member.trial}"
+    return Candidate(name, member.values or (), tuple(name for name, _ in member.missed))
 
 
 def exit_code_of(found: TrialDiagnosis) -> int:
