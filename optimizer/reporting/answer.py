@@ -11,6 +11,7 @@ from objectives.pareto import front as front_of
 from objectives.titles import title_of
 from optimizer.reporting.front_table import Table, figure, plain
 from optimizer.reporting.member import Front, FrontMember, FrontMeta, name_picks
+from optimizer.reporting.tenants import tenant_lines
 from optimizer.study.calibration import LOW_LOAD, Calibration
 from optimizer.study.caps import CapAdvice
 from optimizer.study.confirmation import Confirmation
@@ -75,6 +76,7 @@ def _member(
         is_on_front=is_on_front,
         is_confirmed=confirmation is not None and confirmation.is_confirmed,
         note=confirmation.note if confirmation is not None else "",
+        again=confirmation.again if confirmation is not None else {},
         label=str(trial.attributes.get(BASELINE_ATTRIBUTE, "")),
         cause=trial.reason,
     )
@@ -110,6 +112,7 @@ def answer_lines(front: Front, extras: Extras) -> list[str]:
     lines += [f"trial {m.trial} is not confirmed: {m.note}" for m in front.members if m.note and not m.is_confirmed]
     lines += _single_server_lines(front, extras.calibration)
     lines += _rate_figures(front, extras.rates)
+    lines += tenant_lines(front, extras.calibration.targets)
     lines += _isolation_lines(front, extras.isolations)
     lines += _text_lines(extras.texts)
     lines += _variant_lines(front)
@@ -287,8 +290,9 @@ def _cost_lines(front: Front, extras: Extras) -> list[str]:
     if extras.gpu_price_per_hour is None:
         return []
     costs = [
-        f"trial {m.trial} {cost_per_million_tokens(extras.gpu_price_per_hour, tokens):.3g}"
-        for m in front.members
+        f"trial {m.trial}{' (reference)' if m == front.reference else ''} "
+        f"{cost_per_million_tokens(extras.gpu_price_per_hour, tokens):.3g}"
+        for m in _shown(front)
         if (tokens := m.metrics.get(THROUGHPUT))
     ]
     at = f"at {extras.gpu_price_per_hour:g} per GPU hour, busy without a pause"

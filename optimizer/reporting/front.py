@@ -83,6 +83,7 @@ def _member_json(member: FrontMember, meta: FrontMeta) -> dict[str, Any]:
         "is_on_front": member.is_on_front,
         "is_confirmed": member.is_confirmed,
         "note": member.note,
+        "again": dict(member.again),
         "cause": member.cause,
         "objectives": None if member.values is None else dict(zip(names, member.values, strict=True)),
         "configs": {name: dict(config) for name, config in member.configs.items()},
@@ -103,6 +104,7 @@ def _member_of(data: Mapping[str, Any], meta: FrontMeta) -> FrontMember:
         picks=tuple(data["picks"]),
         is_confirmed=bool(data["is_confirmed"]),
         note=data.get("note", ""),
+        again=data.get("again", {}),
         label=data.get("label", ""),
         cause=data.get("cause", ""),
     )

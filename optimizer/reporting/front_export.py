@@ -12,19 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from objectives.wording import limit_text
 from optimizer.deployment.deployment import Deployment
 from optimizer.deployment.secrets import mask
 from optimizer.deployment.vllm_command import write_command
 from optimizer.deployment.vllm_yaml import write_yaml
 from optimizer.errors import UserError
 from optimizer.reporting.front_data import csv_text, json_text
-from optimizer.reporting.front_table import change_text, figure, reference_name, verdict_text
+from optimizer.reporting.front_table import UNPAID, change_text, figure, reference_name, unseen_text, verdict_text
 from optimizer.reporting.member import FREE_MEMORY, STEADY_PREEMPTIONS, STRESS_PREEMPTIONS, Front, FrontMember
 from search_spaces.config import Config
 from search_spaces.vllm import START_UTILIZATION
 
 Format = Literal["vllm-yaml", "command", "json", "csv"]
 FORMATS: tuple[Format, ...] = ("vllm-yaml", "command", "json", "csv")
+SAVED = "FILE, the name that you save this under"
 FIRST_PORT = 8000
 """vLLM's default; further instances of one card get the next ports."""
 
@@ -121,10 +123,11 @@ def header_lines(front: Front, member: FrontMember) -> list[str]:
     """What the configuration is, what it gave and how that was found; the comment on top of every export."""
     meta = front.meta
     names = [f"trial {member.trial}", *member.picks, *([member.label] if member.label else [])]
+    names += [UNPAID] if member == front.unpaid else []
     versions = ", ".join(f"{name} {version}" for name, version in meta.versions.items())
     rate = f", R {meta.rate_per_s:.4g} requests/s" if meta.rate_per_s is not None else ""
     lines = [
-        f"study {meta.study}, {', '.join(names)}: {_standing(member)}",
+        f"study {meta.study}, {', '.join(names)}: {_standing(front, member)}",
         f"{'SIMULATED, not measured on a GPU' if meta.is_simulated else 'measured'}: {meta.engine}; {meta.gpu}",
         f"workload {meta.workload or '-'} (hash {meta.workload_hash}){rate}",
         f"versions: {versions or 'not recorded'}",
@@ -133,11 +136,13 @@ def header_lines(front: Front, member: FrontMember) -> list[str]:
     return [mask(line) for line in lines]
 
 
-def _standing(member: FrontMember) -> str:
+def _standing(front: Front, member: FrontMember) -> str:
     place = "on the front" if member.is_on_front else "not on the front"
-    limits = "" if not member.missed else f", misses {'; '.join(limit for limit, _ in member.missed)}"
+    limits = "" if not member.missed else f", misses {'; '.join(limit_text(limit) for limit, _ in member.missed)}"
     confirmed = "confirmed by a second measurement" if member.is_confirmed else "NOT confirmed by a second measurement"
-    return f"{place}{limits}, {confirmed}{f' ({member.note})' if member.note else ''}"
+    unseen = unseen_text(member, front) if member.is_confirmed else ""
+    doubt = f", but {unseen}" if unseen else ""
+    return f"{place}{limits}, {confirmed}{doubt}{f' ({member.note})' if member.note else ''}"
 
 
 def _figures(front: Front, member: FrontMember) -> list[str]:
@@ -203,9 +208,13 @@ def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
 
 
 def joined(files: Mapping[str, str]) -> str:
-    """All files as one text, each under its name where there are several."""
+    """All files as one text, each under its name where there are several; one alone is saved under a name of the
+    reader's."""
     if len(files) == 1:
-        return next(iter(files.values()))
+        ((name, text),) = files.items()
+        return text.replace(f"# start: vllm serve --config {name}", f"# start: vllm serve --config {SAVED}").replace(
+            f"# start: sh {name}", f"# start: sh {SAVED}"
+        )
     return "\n".join(_titled(files.items()))
 
 

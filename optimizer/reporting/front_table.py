@@ -9,18 +9,19 @@ from typing import IO
 from objectives.comparison import Comparison, Delta
 from objectives.objective import MAX_VIOLATION
 from objectives.titles import title_of
+from objectives.wording import limit_text, name_of, reading
 from optimizer.reporting.member import (
     FREE_MEMORY,
     STEADY_PREEMPTIONS,
     STRESS_PREEMPTIONS,
     Front,
     FrontMember,
-    FrontMeta,
     pick_name,
 )
 
 NO_FRONT = "no feasible configuration yet"
 _PICK_TITLES = {"throughput": "most throughput", "ttft": "lowest TTFT", "itl": "lowest ITL", "knee": "knee"}
+UNPAID = "better without a price"
 _VERDICTS = {"improvement": "an improvement", "trade": "a trade", "worse": "worse", "tie": "a tie"}
 _GIB = 1024**3
 
@@ -76,7 +77,7 @@ def _row(front: Front, member: FrontMember) -> tuple[str, ...]:
         *cells,
         ", ".join(preemptions),
         figure(None if free is None else free / _GIB),
-        "yes" if member.is_confirmed else "no" if member.note else "-",
+        _confirmed(front, member),
         pick_titles(member, front),
         _standing(member) if is_reference else _verdict(member, comparison),
     )
@@ -96,10 +97,22 @@ def verdict_text(comparison: Comparison | None) -> str:
 def pick_titles(member: FrontMember, front: Front) -> str:
     """`lowest TTFT, knee`: the member's picks in words; `≈` where another confirmed member has the better figure, but
     inside the noise (then fewest preemptions and nearness to the others' best decide)."""
-    return ", ".join(("≈ " if _is_tied(p, member, front) else "") + _PICK_TITLES[p] for p in member.picks)
+    marks = ("≈ " if is_tied(p, member, front) else "" for p in member.picks)
+    titles = [mark + _PICK_TITLES[p] + _doubt(p, member, front) for mark, p in zip(marks, member.picks, strict=True)]
+    return ", ".join([*titles, *([UNPAID] if member == front.unpaid else [])])
 
 
-def _is_tied(pick: str, member: FrontMember, front: Front) -> bool:
+def _doubt(pick: str, member: FrontMember, front: Front) -> str:
+    return " (gain not seen again)" if pick in map(pick_name, front.unseen_gains(member)) else ""
+
+
+def unseen_text(member: FrontMember, front: Front) -> str:
+    """`the gain in P99 TTFT (steady) was not seen again`; empty where every gain was."""
+    names = [name_of(metric) for metric in front.unseen_gains(member)]
+    return f"the gain in {' and '.join(names)} was not seen again" if names else ""
+
+
+def is_tied(pick: str, member: FrontMember, front: Front) -> bool:
     for i, objective in enumerate(front.meta.objectives):
         if pick_name(objective.metric) == pick and member.values is not None:
             best = max if objective.direction == "maximize" else min
@@ -132,12 +145,14 @@ def settings_table(front: Front, members: Sequence[FrontMember]) -> Table:
     settings = [m.parameters() for m in shown]
     names = dict.fromkeys(name for s in settings for name in s)
     differing = [n for n in names if len({repr(s.get(n)) for s in settings}) > 1]
-    header = ("setting", *(_heading(front.meta, m) for m in shown))
+    header = ("setting", *(_heading(front, m) for m in shown))
     return Table(header, tuple((n, *(_setting(s, n) for s in settings)) for n in differing))
 
 
-def _heading(meta: FrontMeta, member: FrontMember) -> str:
+def _heading(front: Front, member: FrontMember) -> str:
+    meta = front.meta
     names = [*([member.label or "reference"] if member.trial == meta.reference else []), *member.picks]
+    names += [UNPAID] if member == front.unpaid else []
     return f"trial {member.trial}" + (f" ({', '.join(names)})" if names else "")
 
 
@@ -157,8 +172,10 @@ def misses_table(front: Front, n: int = 5) -> Table:
             rows.append((str(member.trial), "-", "-", "-", member.cause))
             continue
         for limit, violation in member.missed:
-            value = member.metrics.get(limit.split(" ")[0])
-            rows.append((str(member.trial), limit, _miss_text(violation), figure(value), ""))
+            metric = limit.split(" ")[0]
+            value = member.metrics.get(metric)
+            measured = "-" if value is None else reading(metric, value)
+            rows.append((str(member.trial), limit_text(limit), _miss_text(violation), measured, ""))
     return Table(("trial", "limit missed", "by", "measured", "cause"), tuple(rows))
 
 
@@ -175,7 +192,7 @@ def front_text(front: Front) -> str:
 def _body(front: Front) -> list[str]:
     if not front.members:
         return [f"{NO_FRONT}; the trials that miss their limits by least:", plain(misses_table(front)), *notes(front)]
-    picked = [m for m in front.members if m.picks]
+    picked = [m for m in front.members if m in front.named]
     return [plain(front_table(front)), "", plain(settings_table(front, picked)), "", *notes(front)]
 
 
@@ -201,7 +218,8 @@ def _summary(front: Front) -> list[str]:
     if knee.trial == front.meta.reference:
         return [f"the knee is {reference_name(front)} itself: tune it only for what the other picks win"]
     changes = ", ".join(f"{title_of(d.metric)} {change_text(d)}" for d in comparison.deltas)
-    held = "confirmed" if knee.is_confirmed else "NOT confirmed"
+    unseen = unseen_text(knee, front)
+    held = ("confirmed" + (f", but {unseen}" if unseen else "")) if knee.is_confirmed else "NOT confirmed"
     return [f"the knee, trial {knee.trial}, against {reference_name(front)}: {changes}; {held}"]
 
 
@@ -215,9 +233,27 @@ def notes(front: Front) -> list[str]:
     bands = [f"{title_of(m)} {v:.1%}".replace("%", " %") for m, v in front.meta.noise.items()]
     if bands:
         lines.append(f"≈ is inside the noise of repeating the same window: {', '.join(bands)}")
-    if any(not m.is_confirmed for m in front.members):
-        lines.append("confirmed no: measured once only, or not as good when measured again")
-    return lines
+    return [*lines, *_confirmation_notes(front)]
+
+
+def _confirmation_notes(front: Front) -> list[str]:
+    """What each mark in the column says, of those that are there."""
+    baselines = [m for m in front.trials if m.label and m.values is not None]
+    marks = [_confirmed(front, m) for m in (*front.members, *baselines)]
+    meanings = {
+        "in part": "kept every limit when measured again, but not every gain was seen again",
+        "no": "did not hold when measured again",
+        "-": "not measured again (the reference runs beside every member that is)",
+    }
+    found = [f"confirmed {mark}: {meaning}" for mark, meaning in meanings.items() if mark in marks]
+    doubts = [(m, unseen_text(m, front)) for m in front.members if m.is_confirmed]
+    return [*found, *(f"trial {m.trial}: {doubt}" for m, doubt in doubts if doubt)]
+
+
+def _confirmed(front: Front, member: FrontMember) -> str:
+    if member.is_confirmed:
+        return "in part" if front.unseen_gains(member) else "yes"
+    return "no" if member.note else "-"
 
 
 def plain(table: Table) -> str:
@@ -256,7 +292,7 @@ def print_front(front: Front, file: IO[str]) -> None:
         console.print(_rich(misses_table(front)))
     else:
         console.print(_rich(front_table(front)))
-        console.print(_rich(settings_table(front, [m for m in front.members if m.picks])))
+        console.print(_rich(settings_table(front, [m for m in front.members if m in front.named])))
     for line in notes(front):
         console.print(line, style="dim", markup=False)
 

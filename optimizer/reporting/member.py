@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from objectives.comparison import Comparison, compare
+from objectives.comparison import Comparison, Verdict, compare
 from objectives.hypervolume import Axes
 from objectives.objective import Objective
 from objectives.pareto import TieBreak, picks
@@ -43,6 +43,8 @@ class FrontMember:
     """Measured once more (another seed, a held-out window) and still as good."""
     note: str = ""
     """About the confirmation, e.g. what the second measurement gave."""
+    again: Mapping[str, Verdict] = field(default_factory=dict)
+    """Objective -> how it compared with the reference in the second measurement; empty where there was none."""
     label: str = ""
     """`current` or `vLLM defaults` for the baselines; empty else."""
     cause: str = ""
@@ -125,6 +127,35 @@ class Front:
             return None
         floors = [self.meta.noise.get(o.metric, 0.0) for o in self.meta.objectives]
         return compare(member.values, self.reference.values, self.meta.objectives, floors)
+
+    def unseen_gains(self, member: FrontMember) -> tuple[str, ...]:
+        """Objectives that were better than the reference and were not when measured again."""
+        comparison = self.comparison(member)
+        gained = [d.metric for d in comparison.deltas if d.verdict == "better"] if comparison else []
+        return tuple(m for m in gained if member.again.get(m, "better") != "better")
+
+    @property
+    def unpaid(self) -> FrontMember | None:
+        """What gains most against the reference among members that lose nothing to it, neither time; None where that
+        is a pick already or there is none. Confirmed ones first, never one that did not hold."""
+        found = [(m, gain) for m in self.members if (gain := self._gain_without_price(m))]
+        best = max(found, key=lambda item: (item[0].is_confirmed, item[1]), default=None)
+        return None if best is None or best[0].picks else best[0]
+
+    def _gain_without_price(self, member: FrontMember) -> float:
+        """Sum of the gains as logarithms of ratios; 0 where any objective is worse, or a second measurement failed."""
+        comparison = self.comparison(member)
+        has_failed = bool(member.note) and not member.is_confirmed
+        if comparison is None or comparison.verdict != "improvement" or has_failed or "worse" in member.again.values():
+            return 0.0
+        better = [d for d in comparison.deltas if d.verdict == "better" and d.value > 0 and d.baseline > 0]
+        return math.fsum(abs(math.log(d.value / d.baseline)) for d in better)
+
+    @property
+    def named(self) -> tuple[FrontMember, ...]:
+        """Members with a name, the knee first, what is better without a price last."""
+        picked = sorted((m for m in self.members if m.picks), key=lambda m: "knee" not in m.picks)
+        return (*picked, *([self.unpaid] if self.unpaid is not None else []))
 
     def nearest_misses(self, n: int = 5) -> tuple[FrontMember, ...]:
         """The infeasible trials that miss their limits by least, the least first; those with figures come first."""

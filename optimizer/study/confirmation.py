@@ -12,11 +12,12 @@ run there.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeVar
 
-from objectives.comparison import Comparison, compare
+from objectives.comparison import Comparison, Delta, Verdict, compare
 from objectives.objective import Limit, Objective, Scorecard
+from objectives.wording import name_of
 from optimizer.engines.engine import LoadPlan, Placement
 from optimizer.study.judge import UNSUSTAINED, Judge, missed_text
 from optimizer.study.runs import Runs
@@ -68,6 +69,8 @@ class Confirmation:
     note: str
     values: tuple[float, ...] | None
     """The objectives there; None if they could not be read."""
+    again: Mapping[str, Verdict] = field(default_factory=dict)
+    """Objective -> how it compares with the reference there; empty where the two could not be compared."""
 
 
 @dataclass(frozen=True)
@@ -155,9 +158,11 @@ class Confirmer:
             return Confirmation(trial, False, f"{where}: the reference could not be measured there", card.values)
         after = compare(card.values, reference.values, objectives, self.floors)
         lost = lost_gains(before, after, objectives)
+        verdicts = {d.metric: d.verdict for d in after.deltas}
         if lost:
-            return Confirmation(trial, False, f"{where}: the gain in {', '.join(lost)} is gone", card.values)
-        return Confirmation(trial, True, f"{where}: {_gains_text(after)}", card.values)
+            names = ", ".join(map(name_of, lost))
+            return Confirmation(trial, False, f"{where}: the gain in {names} is gone", card.values, verdicts)
+        return Confirmation(trial, True, f"{where}: {_gains_text(after)}", card.values, verdicts)
 
     @staticmethod
     def _missed(card: Scorecard, reference: Scorecard | None) -> str:
@@ -178,8 +183,14 @@ def lost_gains(before: Comparison, after: Comparison, objectives: Sequence[Objec
 
 def _gains_text(after: Comparison) -> str:
     return "against the reference there " + ", ".join(
-        f"{d.metric} {d.change:+.1%}" if d.change is not None else f"{d.metric} {d.value:.4g}" for d in after.deltas
+        f"{name_of(d.metric)} {_change(d)}" if d.change is not None else f"{name_of(d.metric)} {d.value:.4g}"
+        for d in after.deltas
     )
+
+
+def _change(delta: Delta) -> str:
+    change = f"{delta.change:+.1%}".replace("%", " %")
+    return f"≈ {change}" if delta.verdict == "tie" else change
 
 
 def _whose(plan: TrialPlan) -> str:

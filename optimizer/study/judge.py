@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from objectives.metric import Targets, compute_metrics
 from objectives.objective import MAX_VIOLATION, MISSING_VIOLATION, Limit, Objective, Scorecard, score
+from objectives.wording import limit_text
 from optimizer.diagnosis.memory_trend import MemoryTrend, creep_of
 from optimizer.trial import Broken, Infeasible, Measured, Outcome, Stopped
 
@@ -96,5 +97,5 @@ def missed_text(name: str, violation: float) -> str:
     if name == BOOT:
         return "does not start, or dies"
     if violation >= MAX_VIOLATION:
-        return f"misses {name} by {MAX_VIOLATION:.0f} x or more"
-    return f"misses {name} by {violation:.1%}"
+        return f"misses {limit_text(name)} by {MAX_VIOLATION:.0f} x or more"
+    return f"misses {limit_text(name)} by {violation:.1%}"

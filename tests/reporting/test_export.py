@@ -112,7 +112,7 @@ def test_a_yaml_carries_its_values_and_where_they_come_from(one: list[str], caps
         "against your current configuration (trial 0): a trade",
         "left out, looks like a secret: api-key",
         "in your configuration but not in what was measured, so left out: quantization fp8",
-        "vllm serve --config trial-0042.yaml",
+        "vllm serve --config FILE, the name that you save this under",
     ):
         assert f"# {part}" in text or part in text
     assert "PLACEHOLDER" not in text  # case EDGE-16
@@ -196,14 +196,14 @@ def test_a_study_without_a_file_yet(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_nothing_feasible_says_what_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # case OPT-01
-    limit = "stress_preemptions_per_request <= 0.1"
+    limit, said = "stress_preemptions_per_request <= 0.1", "preemptions per request (stress) at most 0.1"
     missed = single(3, 1.0, 2.0, 3.0, violations={limit: 0.5}, metrics={"stress_preemptions_per_request": 0.15})
     arguments = study(tmp_path, [missed, MEMBERS[1]])
     assert main(arguments) == 1
     text = capsys.readouterr().out
-    assert "no feasible configuration yet" in text and limit in text and "50.0 %" in text
+    assert "no feasible configuration yet" in text and said in text and "50.0 %" in text
     assert main([*arguments, "--trial", "3"]) == 0  # measured, so it can still be taken
-    assert f"not on the front, misses {limit}" in capsys.readouterr().out
+    assert f"not on the front, misses {said}" in capsys.readouterr().out
 
 
 def several() -> FrontMember:

@@ -77,7 +77,12 @@ def test_no_front_says_what_blocks_and_by_how_much() -> None:  # case OPT-01
     text = front_text(Front(META, (close, boot)))
     assert NO_FRONT in text
     first = next(line for line in text.splitlines() if line.startswith("3 "))
-    assert first.split("  ")[0] == "3" and limit in first and "50.0 %" in first and "0.15" in first
+    assert (
+        first.split("  ")[0] == "3"
+        and "preemptions per request (stress) at most 0.1" in first
+        and "50.0 %" in first
+        and "0.15" in first
+    )
     assert "weights do not fit" in text
     assert NO_FRONT in front_text(Front(META, ()))  # nothing at all
 
@@ -131,8 +136,43 @@ def test_confirmed_is_yes_no_or_not_measured_again() -> None:
         member(2, 2700.0, 800.0, 39.0, is_on_front=True, note="gone"),
         member(3, 2800.0, 900.0, 39.0, is_on_front=True),
     )
-    found = {row[0]: row[6] for row in front_table(Front(META, members)).rows}
-    assert found == {"1": "yes", "2": "no", "3": "-"}
+    front = Front(META, members)
+    assert {row[0]: row[6] for row in front_table(front).rows} == {"1": "yes", "2": "no", "3": "-"}
+    text = front_text(front)
+    assert "confirmed no: did not hold when measured again" in text and "confirmed -: not measured again" in text
+
+
+def test_a_gain_that_was_not_seen_again_is_not_called_confirmed() -> None:
+    again = {
+        "saturation_output_tokens_per_s_per_gpu": "better",
+        "steady_ttft_p99_ms": "tie",
+        "steady_itl_p99_ms": "tie",
+    }
+    held = member(4, 2700.0, 600.0, 40.0, is_on_front=True, is_confirmed=True, picks=("ttft", "knee"), note="held")
+    front = Front(META, (CURRENT, replace(held, again=again)))
+    row = front_table(front).rows[-1]
+    assert row[6:8] == ("in part", "lowest TTFT (gain not seen again), knee")
+    text = front_text(front)
+    assert text.splitlines()[3].endswith("; confirmed, but the gain in P99 TTFT (steady) was not seen again")
+    assert "trial 4: the gain in P99 TTFT (steady) was not seen again" in text
+    whole = Front(META, (CURRENT, replace(held, again=dict.fromkeys(again, "better"))))
+    assert front_table(whole).rows[-1][6:8] == ("yes", "lowest TTFT, knee") and "seen again" not in front_text(whole)
+
+
+def test_what_costs_nothing_has_a_name() -> None:
+    knee = member(4, 2700.0, 1100.0, 30.0, is_on_front=True, is_confirmed=True, picks=("knee",), note="held")
+    free = member(5, 2600.0, 790.0, 30.0, is_on_front=True, is_confirmed=True, note="held")
+    less = member(6, 2550.0, 790.0, 39.0, is_on_front=True, is_confirmed=True, note="held")
+    front = Front(META, (CURRENT, knee, free, less))
+    assert front.unpaid == free and front.named == (knee, free)
+    assert [row[7] for row in front_table(front).rows] == ["", "knee", "better without a price", ""]
+    assert settings_table(front, front.named).header[-1] == "trial 5 (better without a price)"
+    dearer = replace(free, again={"steady_ttft_p99_ms": "worse"})
+    assert Front(META, (CURRENT, knee, dearer, less)).unpaid == less  # a price that shows when measured again
+    lost = replace(free, is_confirmed=False)
+    assert Front(META, (CURRENT, knee, lost)).unpaid is None
+    picked = replace(free, picks=("itl",))
+    assert Front(META, (CURRENT, knee, picked, less)).unpaid is None  # it has a name already
 
 
 def test_the_knee_is_said_in_one_line_first() -> None:

@@ -69,7 +69,8 @@ def test_a_gain_that_holds_on_other_traffic_is_confirmed_with_its_size(
     made = bench(tmp_path, setup)
     found = confirmed(made, calibration, better)
     assert found.is_confirmed, found.note
-    assert found.note.startswith("held-out window, other seed: against the reference there saturation_output_tokens")
+    assert found.note.startswith("held-out window, other seed: against the reference there throughput (saturation) ")
+    assert found.again["steady_itl_p99_ms"] == "better" and len(found.again) == 3
     assert found.values is not None and len(found.values) == 3
     assert list(made.folder.runs_of(7)) == [0, CONFIRMATION_RUN, *AGAIN_RUNS]
     assert [e.detail for e in made.events if isinstance(e, RunFinished)][1:] == ["reference", *["trial 7"] * 3]
@@ -116,7 +117,7 @@ def test_a_gain_that_was_luck_is_not_confirmed(setup: Setup, calibration: Calibr
     lucky = tuple(v * k for v, k in zip(calibration.values, (1.5, 0.4, 0.5), strict=True))
     found = confirmer(bench(tmp_path, setup), calibration).confirm([(7, reference, lucky)])[0]
     assert not found.is_confirmed
-    assert "the gain in saturation_output_tokens_per_s_per_gpu, steady_ttft_p99_ms" in found.note
+    assert "the gain in throughput (saturation), P99 TTFT (steady)" in found.note
 
 
 def test_a_limit_that_is_missed_there_is_named(
@@ -125,7 +126,7 @@ def test_a_limit_that_is_missed_there_is_named(
     tight = replace(calibration, limits=(*calibration.limits, Limit("steady_ttft_p99_ms", at_most=1.0)))
     found = confirmed(bench(tmp_path, setup), tight, better)
     assert not found.is_confirmed
-    assert found.note == "held-out window, other seed: misses steady_ttft_p99_ms <= 1 by 100 x or more"
+    assert found.note == "held-out window, other seed: misses P99 TTFT (steady) at most 1 ms by 100 x or more"
 
 
 def test_one_that_cannot_be_measured_again_is_not_confirmed(
@@ -155,8 +156,8 @@ def test_a_relative_limit_is_relative_to_the_reference_there_but_a_promise_stays
     promise = Limit("steady_stall_p99_ms", at_most=0.5, why="promised by the user")
     held = replace(calibration, limits=(*calibration.limits[:-1], promise))
     broken = confirmed(bench(tmp_path / "promise", setup), held, base)
-    assert "steady_stall_p99_ms" not in found.note
-    assert "misses steady_stall_p99_ms <= 0.5" in broken.note
+    assert "longest gap" not in found.note
+    assert "misses P99 longest gap (steady) at most 0.5 ms" in broken.note
 
 
 @pytest.mark.parametrize(

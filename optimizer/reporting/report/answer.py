@@ -86,6 +86,6 @@ def _unfinished(source: Source, n_done: int) -> str:
 def _held(pick: Pick) -> str:
     if pick.is_confirmed:
         where = " on traffic that the search never saw" if "held-out" in pick.confirmation else ""
-        return f"Measured again{where}, it held."
+        return f"Measured again{where}, {f'it kept every limit, but {pick.unseen}' if pick.unseen else 'it held'}."
     doubt = "It is not confirmed by a second measurement: measure it again before you deploy it."
     return "" if pick.is_reference else doubt

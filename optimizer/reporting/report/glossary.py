@@ -17,7 +17,11 @@ _WORDS = (
     ("Reference", "what everything is compared with: your current configuration, else vLLM's defaults."),
     ("Front", "the configurations that keep every limit and that no other one beats in all objectives at once."),
     ("Knee", "the member of the front that gives up least in every objective at once."),
-    ("Confirmed", "measured again, on traffic that the search never saw where there is any, and the gain was there."),
+    ("Confirmed", "measured again, on traffic that the search never saw where there is any: it kept every limit, and"
+     " what it gains on the reference it gained there too. In part: no gain turned into a loss, but not every gain was"
+     " seen again; the card says which."),
+    ("Better without a price", "gains something on the reference and is worse in nothing, beyond the noise."),
+    ("\N{ALMOST EQUAL TO}", "another member has the better figure, but inside the noise."),
     ("Inside the noise", "a difference that repeating the same configuration gives as well. The interval behind a"
      " change is the measured change times or divided by one plus that noise."),
     ("Preemption", "the KV cache was full: a running request was put out and computed again later."),

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from objectives.comparison import Comparison, Delta
 from objectives.objective import Objective
 from optimizer.profiles.profile import Profile
-from optimizer.reporting.front_table import Table, reference_name, settings_table
+from optimizer.reporting.front_table import UNPAID, Table, is_tied, reference_name, settings_table, unseen_text
 from optimizer.reporting.member import (
     FREE_MEMORY,
     STEADY_PREEMPTIONS,
     STRESS_PREEMPTIONS,
+    Front,
     FrontMember,
 )
 from optimizer.reporting.report.source import Source
@@ -20,6 +21,7 @@ from optimizer.reporting.report.words import (
     base,
     capital,
     interval_of,
+    limit_text,
     name_of,
     number,
     percent,
@@ -27,12 +29,19 @@ from optimizer.reporting.report.words import (
     span,
     with_names,
 )
+from optimizer.reporting.tenants import tenant_texts
 from optimizer.study.calibration import Calibration
 from search_spaces.hardware import GIB
 
 TITLES = {"throughput": "most throughput", "ttft": "fastest first token", "itl": "smoothest stream", "knee": "balanced"}
 _LABELS = {"current": "your current configuration", "safe": "safe start"}
 """Baselines whose names say too little."""
+_AMONG = {
+    "throughput": "is among those that serve the most output tokens per second, alike within the noise",
+    "ttft": "is among those with the shortest wait for the first token, alike within the noise",
+    "itl": "is among those with the steadiest pace between tokens, alike within the noise",
+}
+"""Where another member has the better figure, but inside the noise."""
 MEANINGS = {
     "throughput": "serves the most output tokens per second",
     "ttft": "has the shortest wait for the first token",
@@ -54,6 +63,8 @@ class Figure:
     interval: str
     verdict: str
     """`better`, `worse`, `tie`, or empty."""
+    is_unseen: bool = False
+    """It was better, and was not when measured again."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,10 @@ class Pick:
     is_confirmed: bool
     is_reference: bool
     confirmation: str
+    unseen: str = ""
+    """Gains that the second measurement did not show, as half a sentence; empty where it showed all."""
+    tenants: tuple[tuple[str, str], ...] = ()
+    """(tenant, its own tails beside its targets), where there are several."""
     missed: str = ""
     """Limits it misses; empty for a pick."""
 
@@ -77,16 +92,23 @@ def pick_of(member: FrontMember, source: Source) -> Pick:
     comparison = None if is_reference else front.comparison(member)
     return Pick(
         trial=member.trial,
-        title=_title(member, is_reference, len(front.meta.objectives)),
-        meaning=" and ".join(MEANINGS[p] for p in _names(member, len(front.meta.objectives))),
+        title=_title(member, front),
+        meaning=_meaning(member, front),
         sentence=_sentence(comparison, reference_name(front)),
         figures=tuple(_figure(member, i, o, comparison, source) for i, o in enumerate(front.meta.objectives)),
+        unseen=unseen_text(member, front) if member.is_confirmed else "",
+        tenants=_tenants(member, source),
         safety=_safety(member),
         is_confirmed=member.is_confirmed,
         is_reference=is_reference,
         confirmation=with_names(member.note),
-        missed="; ".join(limit for limit, _ in member.missed),
+        missed="; ".join(limit_text(limit) for limit, _ in member.missed),
     )
+
+
+def _tenants(member: FrontMember, source: Source) -> tuple[tuple[str, str], ...]:
+    targets = source.calibration.targets if source.calibration is not None else {}
+    return tuple(tenant_texts(member, source.front.meta.objectives, targets))
 
 
 def _names(member: FrontMember, n_objectives: int) -> list[str]:
@@ -94,11 +116,21 @@ def _names(member: FrontMember, n_objectives: int) -> list[str]:
     return sorted((p for p in member.picks if n_objectives > 1 or p != "knee"), key="knee".__ne__)
 
 
-def _title(member: FrontMember, is_reference: bool, n_objectives: int) -> str:
-    """`Balanced, most throughput`; a baseline by its own name first."""
-    picked = ", ".join(TITLES[p] for p in _names(member, n_objectives))
-    own = _LABELS.get(member.label, member.label) or ("reference" if is_reference else "")
+def _title(member: FrontMember, front: Front) -> str:
+    """`Balanced, ≈ most throughput`; a baseline by its own name first."""
+    names = _names(member, len(front.meta.objectives))
+    titles = [("≈ " if is_tied(p, member, front) else "") + TITLES[p] for p in names]
+    picked = ", ".join([*titles, *([UNPAID] if member == front.unpaid else [])])
+    own = _LABELS.get(member.label, member.label) or ("reference" if member.trial == front.meta.reference else "")
     return capital(": ".join(text for text in (own, picked) if text)) or f"Trial {member.trial}"
+
+
+def _meaning(member: FrontMember, front: Front) -> str:
+    """What it is picked for, as the end of a sentence."""
+    if member == front.unpaid:
+        return "gains the most among the configurations that are worse in nothing"
+    names = _names(member, len(front.meta.objectives))
+    return " and ".join(_AMONG[p] if is_tied(p, member, front) else MEANINGS[p] for p in names)
 
 
 def _sentence(comparison: Comparison | None, reference: str) -> str:
@@ -141,7 +173,8 @@ def _figure(member: FrontMember, i: int, objective: Objective, comparison: Compa
     interval = interval_of(delta)
     change = "" if delta.change is None else percent(delta.change)
     spread = "" if interval is None else span(*interval)
-    return Figure(name, shown, sampled, change, spread, delta.verdict)
+    is_unseen = member.is_confirmed and metric in source.front.unseen_gains(member)
+    return Figure(name, shown, sampled, change, spread, delta.verdict, is_unseen)
 
 
 def _sampled(member: FrontMember, metric: str, calibration: Calibration | None, profile: Profile) -> str:

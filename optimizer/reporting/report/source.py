@@ -61,7 +61,7 @@ class Source:
     @property
     def picked(self) -> tuple[FrontMember, ...]:
         """Members with a name, the knee first."""
-        return tuple(sorted((m for m in self.front.members if m.picks), key=lambda m: "knee" not in m.picks))
+        return self.front.named
 
     @property
     def shown(self) -> tuple[FrontMember, ...]:
@@ -174,8 +174,12 @@ def _front(
     if calibration is None:
         return Front(meta, ())
     axes = Axes(terms.objectives, calibration.values)
-    again = [Confirmation(m.trial, m.is_confirmed, m.note, None) for m in stored.trials if m.note] if stored else []
+    again = [_confirmation(m) for m in stored.trials if m.note] if stored else []
     return assemble(trials, replace(meta, reference=reference_of(trials)), profile.instances, axes, again)
+
+
+def _confirmation(member: FrontMember) -> Confirmation:
+    return Confirmation(member.trial, member.is_confirmed, member.note, None, member.again)
 
 
 def _meta(

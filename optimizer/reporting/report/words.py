@@ -2,49 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from objectives.comparison import Delta
-from objectives.metric import METRICS
-from objectives.titles import title_of
+from objectives.wording import base, limit_text, name_of, number, reading, unit_of, with_names
 
-GIB = 1 << 30
-_NAMES = {"saturation_output_tokens_per_s_per_gpu": "throughput (saturation)"}
-_KINDS = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "stall": "longest gap", "e2e": "time to whole answer"}
-_BARE = ("ratio", "graded", "0 or 1", "preemptions/request")
-"""Units that the metric's name says."""
-_TAIL = re.compile(r"(steady|saturation|stress)_(\w+?)_(p\d+|mean|max)_ms")
-_LOAD = re.compile(r"(steady|saturation|stress)_(.+)")
-_WORDS = {
-    "min_free_memory_bytes": "least free memory",
-    "failed_share": "failed requests",
-    "preemptions_per_request": "preemptions per request",
-    "smallest_served_share": "smallest served share",
-}
-
-
-def base(metric: str) -> str:
-    """`chat:steady_ttft_p99_ms` -> `steady_ttft_p99_ms`."""
-    return metric.rpartition(":")[2]
-
-
-def name_of(metric: str) -> str:
-    """For people, unit left out, the tenant in front where it is one's own: `P99 TTFT (steady)`."""
-    tenant, _, own = metric.rpartition(":")
-    title = title_of(own)
-    name = _NAMES.get(own) or (re.sub(r", ms(?= \(|$)", "", title) if title != own else _built(own))
-    return f"{tenant}: {name}" if tenant else name
-
-
-def _built(own: str) -> str:
-    """From the parts of a name that has no title of its own."""
-    if tail := _TAIL.fullmatch(own):
-        load, kind, percentile = tail.groups()
-        return f"{percentile.upper() if percentile[0] == 'p' else percentile} {_KINDS.get(kind, kind)} ({load})"
-    if named := _LOAD.fullmatch(own):
-        load, rest = named.groups()
-        return f"{_WORDS.get(rest, rest.replace('_', ' '))} ({load})"
-    return own.replace("_", " ")
+__all__ = [
+    "base", "capital", "duration", "interval_of", "limit_text", "name_of", "number", "percent", "reading", "small",
+    "span", "unit_of", "with_names",
+]  # fmt: skip
 
 
 def capital(text: str) -> str:
@@ -57,32 +21,6 @@ def capital(text: str) -> str:
 def small(text: str) -> str:
     """The first letter small, as inside a sentence."""
     return text[:1].lower() + text[1:]
-
-
-def unit_of(metric: str) -> str:
-    found = METRICS.get(base(metric))
-    return found.unit if found is not None else ""
-
-
-def reading(metric: str, value: float | None) -> str:
-    """A value with its unit: `844 ms`, `1,601 tokens/s/GPU`, `1.6 GiB`, `2.1 %`, `1.01 x target`."""
-    if value is None:
-        return "not measured"
-    unit = unit_of(metric)
-    if unit == "bytes":
-        return f"{value / GIB:.3g} GiB"
-    if unit == "share":
-        return f"{100 * value:.3g} %"
-    if unit == "ratio" and "worst" in metric:
-        return f"{value:.3g} \N{MULTIPLICATION SIGN} target"
-    if unit == "ms" and value >= 10_000:
-        return f"{value / 1e3:.3g} s"
-    return number(value) if unit in _BARE else f"{number(value)} {unit}".rstrip()
-
-
-def number(value: float) -> str:
-    """Three significant digits; whole from a thousand on."""
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def percent(share: float, *, is_signed: bool = True) -> str:
@@ -104,27 +42,6 @@ def interval_of(delta: Delta) -> tuple[float, float] | None:
         return None
     ratio, spread = 1 + delta.change, 1 + delta.floor
     return ratio / spread - 1, ratio * spread - 1
-
-
-def limit_text(limit: str) -> str:
-    """`steady_ttft_p99_ms <= 2533.8` for people; a rule's name in words."""
-    rules = {"unsustained": "keeps up with the rate R", "boot": "starts and stays up"}
-    if limit in rules:
-        return rules[limit]
-    metric, sign, bound = (*limit.split(" "), "", "")[:3]
-    try:
-        value = reading(metric, float(bound))
-    except ValueError:
-        return limit
-    return f"{name_of(metric)} {'at most' if sign == '<=' else 'at least'} {value}"
-
-
-def with_names(text: str) -> str:
-    """Metrics' own names in a sentence replaced by how people say them."""
-    found = sorted((m for m in METRICS if m in text), key=len, reverse=True)
-    for metric in found:
-        text = re.sub(rf"(?<![\w]){re.escape(metric)}(?!\w)", name_of(metric), text)
-    return text
 
 
 def duration(seconds: float) -> str:
