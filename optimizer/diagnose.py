@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from optimizer.diagnosis.circumstances import Circumstances
 
 EPILOG = """\
-Exit code: 0 nothing failed in the log, or the trial or server is healthy (or the server idle); 1 a failure was found,
-or it is degraded; 4 it is broken (it failed, or requests of it did); 2 what was given cannot be read; 3 no vLLM server
-answers at the URL.
+Exit code: 0 nothing failed in the log, or the trial or server is healthy (or the server idle), or some trial of the
+study keeps every limit; 1 a failure was found, or it is degraded, or no trial does; 4 it is broken (it failed, or
+requests of it did); 2 what was given cannot be read; 3 no vLLM server answers at the URL.
 
   python -m optimizer.diagnose --log server.log
   python -m optimizer.diagnose --log server.log --gpu A100-80 --longest-request 18000
+  python -m optimizer.diagnose --study chat-1
   python -m optimizer.diagnose --study chat-1 --trial 7
   python -m optimizer.diagnose --url http://127.0.0.1:8000 --minutes 5
   kubectl logs pod/vllm-0 | python -m optimizer.diagnose --log - --json

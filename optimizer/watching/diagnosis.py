@@ -116,7 +116,7 @@ def text_of(found: WatchDiagnosis) -> str:
     if not found.is_idle:
         for name, (situation, diagnosis) in found.engines.items():
             lines += [f"  {text}" for text in _seen_lines(situation)]
-            lines += diagnosis_lines(diagnosis, name)
+            lines += diagnosis_lines(diagnosis, name if len(found.engines) > 1 else "its engine")
     return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in lines)
 
 
