@@ -1,6 +1,6 @@
 """Question 2: does it wait for the GPU or for the CPU?
 
-Verdicts: `cpu` (the text names the process), `gpu` (for its own work, or for that of servers beside it on the card),
+Verdicts: `cpu` (the text names the process), `gpu` (its own work), `gpu shared` (that of servers beside it, too),
 `client` (the load generator), `neither` (nothing is full), `unknown`. NVML's utilisation only says that some kernel was
 resident and is never evidence of a busy GPU; that none was is evidence of an idle one. An engine or a worker that waits
 for the GPU spins on its core: a full core of theirs is evidence of a CPU limit only while the card is not busy.
@@ -173,7 +173,7 @@ def _shared(s: Situation, p: StepPhysics, evidence: tuple[str, ...]) -> Answer:
     text += " it needs of the card"
     advice = ("give the card to it alone, or ask less of the servers beside it, where it must be faster",)
     would = "steps that stay as long with the card to itself, or a process at a full core"
-    return Answer(2, TITLE, "gpu", text, "medium" if s.cpu else "low", evidence, would, advice=advice)
+    return Answer(2, TITLE, "gpu shared", text, "medium" if s.cpu else "low", evidence, would, advice=advice)
 
 
 def _slow_steps(s: Situation, p: StepPhysics, evidence: tuple[str, ...]) -> Answer:

@@ -136,7 +136,7 @@ def _bound(front: Front, measured: Sequence[tuple[int, Diagnosis]]) -> Answer:
         return counted
     flat = response.saturates_at
     told = "it still grows with the largest batch tried" if flat is None else f"flat from about {flat:.3g} at once"
-    evidence = (*counted.evidence, f"best throughput by requests running at once: {told} ({response.text})")
+    evidence = (*counted.evidence, f"best throughput a GPU by requests running at once: {told} ({response.text})")
     return Answer(1, BOUND, counted.verdict, counted.text, counted.confidence, evidence, counted.would_change)
 
 
@@ -146,20 +146,35 @@ def _tally(question: int, title: str, measured: Sequence[tuple[int, Diagnosis]])
     known = [(trial, a) for trial, a in known if a.verdict != "unknown"]
     if not known:
         return unknown(question, title, "a trial with figures that could be judged")
+    if len(known) == 1:
+        trial, only = known[0]
+        return replace(only, evidence=(f"trial {trial}, the only one measured", *only.evidence))
     counts = Counter(a.verdict for _, a in known)
-    verdict, n = counts.most_common(1)[0]
-    text = next(a.text for _, a in known if a.verdict == verdict)
-    is_clear = n >= CLEAR * len(known)
-    rated = Counter(a.confidence for _, a in known if a.verdict == verdict)
-    confidence: Confidence = rated.most_common(1)[0][0] if is_clear else "low"
+    (verdict, n), *others = counts.most_common()
     evidence = tuple(_row(v, k, len(known), [t for t, a in known if a.verdict == v]) for v, k in counts.most_common())
-    whole = f"{verdict} in {n} of {len(known)} servers measured, e.g.: {text}"
-    return Answer(question, title, verdict, whole, confidence, evidence, "other trials with another verdict")
+    if any(k == n for _, k in others):
+        text = f"mixed: as many say {' as '.join(v for v, k in counts.most_common() if k == n)} ({_servers(known)})"
+        return Answer(question, title, "mixed", text, "low", evidence, f"{CLEAR:.0%} of them with one verdict")
+    typical = next(a for _, a in known if a.verdict == verdict)
+    rated = Counter(a.confidence for _, a in known if a.verdict == verdict)
+    confidence: Confidence = rated.most_common(1)[0][0] if n >= CLEAR * len(known) else "low"
+    most = f"in all {_servers(known)}: " if n == len(known) else f"{verdict} in {n} of {_servers(known)}, e.g.: "
+    return Answer(question, title, verdict, most + typical.text, confidence, evidence, typical.would_change)
+
+
+def _servers(known: Sequence[tuple[int, Answer]]) -> str:
+    n_trials = len({trial for trial, _ in known})
+    each = len(known) / n_trials
+    return f"{len(known)} trials" if each == 1 else f"{len(known)} servers ({each:.3g} per trial)"
 
 
 def _row(verdict: str, n: int, of: int, trials: Sequence[int]) -> str:
-    shown = ", ".join(map(str, list(dict.fromkeys(trials))[:8]))
-    return f"{verdict}: {n} of {of} (trials {shown}{', …' if len(set(trials)) > 8 else ''})"
+    return f"{verdict}: {n} of {of} ({_named(list(dict.fromkeys(trials)))})"
+
+
+def _named(trials: Sequence[int]) -> str:
+    shown = ", ".join(map(str, trials[:8])) + (", …" if len(trials) > 8 else "")
+    return f"{'trial' if len(trials) == 1 else 'trials'} {shown}"
 
 
 def _load(front: Front, best_per_s: float | None) -> Answer:
@@ -168,18 +183,20 @@ def _load(front: Front, best_per_s: float | None) -> Answer:
     if rate is None or best_per_s is None:
         return unknown(4, DEMAND, "the steady rate and a saturated trial")
     evidence = (
-        f"R is {rate:.3g} requests/s; saturated, the best setting seen carries {best_per_s:.3g} requests/s/GPU",
+        f"R is {rate:.3g} requests/s; saturated, the best setting seen carries {best_per_s:.3g} on all its GPUs",
         f"{len(kept)} of {len(front.trials)} trials keep every limit at R",
     )
     reference = front.reference
     if kept and reference is not None and not reference.is_feasible:
         text = (
-            f"a matter of parameters: {reference.label or 'the reference'} misses a limit, {len(kept)} others keep all"
+            f"a matter of parameters: {reference.label or 'the reference'} misses a limit,"
+            f" {len(kept)} {'other keeps' if len(kept) == 1 else 'others keep'} all"
         )
-        return Answer(4, DEMAND, "parameters", text, "high", evidence, "a reference that keeps every limit")
+        would = f"{reference.label or 'the reference'} measured again and keeping {_first_missed(reference)}"
+        return Answer(4, DEMAND, "parameters", text, "high", evidence, would)
     if kept:
         text = "the load fits: settings that keep every limit were found, and the reference is one of them"
-        return Answer(4, DEMAND, "fits", text, "high", evidence, "a higher rate")
+        return Answer(4, DEMAND, "fits", text, "high", evidence, f"a rate nearer {best_per_s:.3g} requests/s")
     text = "no setting tried keeps every limit at R: another rate, more cards, or a limit that is looser"
     confidence: Confidence = "high" if best_per_s < rate else "medium"
     advice = ("look at the rate that would survive and the caps that the run printed, or add replicas",)
@@ -188,9 +205,13 @@ def _load(front: Front, best_per_s: float | None) -> Answer:
     )
 
 
+def _first_missed(member: FrontMember) -> str:
+    return member.missed[0][0] if member.missed else "every limit"
+
+
 def _kept(answer: Answer) -> Answer:
-    """Without a line for every trial that misses a limit: those are counted by limit."""
-    return replace(answer, evidence=tuple(line for line in answer.evidence if " misses " not in line))
+    """Without a line for every trial that misses a limit, which are counted by limit, nor one that the text has."""
+    return replace(answer, evidence=tuple(x for x in answer.evidence if " misses " not in x and x not in answer.text))
 
 
 def _failures(reader: StudyReader, read: Sequence[TrialDiagnosis]) -> tuple[FailureKind, ...]:
@@ -227,10 +248,11 @@ def study_text(found: StudyDiagnosis) -> str:
     read = "" if found.n_read == found.n_trials else f"; {found.n_read} of them read here"
     lines = [f"study {found.study}{simulated}: {found.n_feasible} of {found.n_trials} trials keep every limit{read}"]
     lines += [line for answer in found.answers for line in answer_lines(answer)]
-    lines += [f"  limit missed by {n} trials with figures: {name}" for name, n in found.limits]
+    lines += [
+        f"  limit missed by {n} {'trial' if n == 1 else 'trials'} with figures: {name}" for name, n in found.limits
+    ]
     for kind in found.failures:
-        numbers = ", ".join(map(str, kind.trials[:8])) + (", …" if len(kind.trials) > 8 else "")
-        lines.append(f"  failed as {kind.kind}: {len(kind.trials)} (trials {numbers})")
+        lines.append(f"  failed as {kind.kind}: {len(kind.trials)} ({_named(kind.trials)})")
         lines += [f"    {n}. {text}" for n, text in enumerate(kind.advice, 1)]
     lines += [f"  trial {number} cannot be read: {why}" for number, why in found.unread]
     return "\n".join([*lines, "  one trial in detail: --trial N"])

@@ -38,7 +38,7 @@ def test_the_whole_study(study: Path, capsys: pytest.CaptureFixture[str]) -> Non
     )
     assert call("--study", "s") == code
     text = capsys.readouterr().out
-    assert text.startswith("study s (simulated): ") and "servers measured" in text and "--trial N" in text
+    assert text.startswith("study s (simulated): ") and " 8 trials" in text and "--trial N" in text
 
 
 def test_many_trials_are_sampled_with_the_front_and_the_reference(study: Path) -> None:
