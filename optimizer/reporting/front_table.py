@@ -77,7 +77,7 @@ def _row(front: Front, member: FrontMember) -> tuple[str, ...]:
         *cells,
         ", ".join(preemptions),
         figure(None if free is None else free / _GIB),
-        _confirmed(front, member),
+        confirmation_mark(member, front),
         pick_titles(member, front),
         _standing(member) if is_reference else _verdict(member, comparison),
     )
@@ -239,7 +239,7 @@ def notes(front: Front) -> list[str]:
 def _confirmation_notes(front: Front) -> list[str]:
     """What each mark in the column says, of those that are there."""
     baselines = [m for m in front.trials if m.label and m.values is not None]
-    marks = [_confirmed(front, m) for m in (*front.members, *baselines)]
+    marks = [confirmation_mark(m, front) for m in (*front.members, *baselines)]
     meanings = {
         "in part": "kept every limit when measured again, but not every gain was seen again",
         "no": "did not hold when measured again",
@@ -250,7 +250,8 @@ def _confirmation_notes(front: Front) -> list[str]:
     return [*found, *(f"trial {m.trial}: {doubt}" for m, doubt in doubts if doubt)]
 
 
-def _confirmed(front: Front, member: FrontMember) -> str:
+def confirmation_mark(member: FrontMember, front: Front) -> str:
+    """`yes`, `in part` where a gain was not seen again, `no`, or `-` where it was not measured again."""
     if member.is_confirmed:
         return "in part" if front.unseen_gains(member) else "yes"
     return "no" if member.note else "-"

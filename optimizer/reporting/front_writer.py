@@ -13,7 +13,7 @@ from optimizer.reporting.answer import BASELINE_ATTRIBUTE, assemble
 from optimizer.reporting.board_diagnosis import diagnoses, study_diagnosis
 from optimizer.reporting.front import front_json
 from optimizer.reporting.front_export import export_files
-from optimizer.reporting.front_table import front_text, pick_titles
+from optimizer.reporting.front_table import confirmation_mark, front_text, pick_titles
 from optimizer.reporting.member import Front, FrontMember, FrontMeta
 from optimizer.study.board_artifacts import Attachment
 from optimizer.study.confirmation import Confirmation
@@ -62,9 +62,12 @@ class FrontWriter:
             files |= {f"vllm/{name}": text for name, text in export_files(front, front.members, "vllm-yaml").items()}
         path = self._study.write_front(files)
         self._board.attach_front(attachments(files, front.members))
-        picked = {m.trial: pick_titles(m, front) for m in front.members if m.picks}
+        picked = {m.trial: pick_titles(m, front) for m in front.named}
+        confirmed = {m.trial: confirmation_mark(m, front) for m in front.members}
         told = diagnoses(self._study.folder, front)
-        self._board.say(picked=picked, diagnoses=told, diagnosis=study_diagnosis(told, front))
+        members = tuple(m.trial for m in front.members)
+        self._board.say(front=members, picked=picked, confirmed=confirmed)
+        self._board.say(diagnoses=told, diagnosis=study_diagnosis(told, front))
         self._board.finish()
         return path
 

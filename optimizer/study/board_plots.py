@@ -23,6 +23,8 @@ MAX_POINTS = 400
 _INK, _QUIET, _BAD, _LINE = "#1f2933", "#8fb3d9", "#b8bec6", "#d9dee4"
 _FRONT = "#c2410c"
 _LOG_SPAN = 8.0
+REFERENCE = "reference"
+_SYMBOLS_3D = {REFERENCE: "diamond"}
 _UNUSED_BUTTONS = ["lasso2d", "select2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "resetCameraLastSave3d"]
 """Of plotly's tool bar: with all of them it covers a title on a small screen."""
 
@@ -40,7 +42,12 @@ def front_3d(standing: Standing, terms: Terms, title: str) -> go.Figure:
                 z=z,
                 name=name,
                 mode="markers",
-                marker={**marker, "symbol": "circle", "size": 0.5 * marker["size"], "line": {"width": 0}},
+                marker={
+                    **marker,
+                    "symbol": _SYMBOLS_3D.get(name, "circle"),
+                    "size": 0.5 * marker["size"],
+                    "line": {"width": 0},
+                },
                 hovertext=_hover(trials, standing, terms),
                 hoverinfo="text",
             )
@@ -106,6 +113,11 @@ def groups(standing: Standing) -> list[tuple[str, Sequence[TrialRecord], dict[st
         ("misses a limit", missed, {"color": _BAD, "size": 7, "symbol": "x"}),
         ("feasible, beaten", behind, {"color": _QUIET, "size": 9}),
         ("front", standing.front, {"color": _FRONT, "size": 11}),
+        (
+            REFERENCE,
+            [standing.reference] if standing.reference else [],
+            {"color": _INK, "size": 12, "symbol": "diamond-open", "line": {"width": 2.5}},
+        ),
     ]
     return [group for group in groups if group[1]]
 
@@ -128,7 +140,7 @@ def _columns(trials: Sequence[TrialRecord], n: int) -> list[list[float]]:
 def _hover(trials: Sequence[TrialRecord], standing: Standing, terms: Terms) -> list[str]:
     texts = []
     for t in trials:
-        lines = [f"trial {label_of(t, standing)}"]
+        lines = [f"trial {label_of(t, standing)}" + (" (the reference)" if t is standing.reference else "")]
         lines += [f"{label}: {v:.4g}" for label, v in zip(terms.labels, t.values or (), strict=True)]
         lines += [t.reason[:120]] if t.reason else []
         if any(t.number == f.number for f in standing.front):
@@ -141,6 +153,7 @@ def _ranges(standing: Standing) -> list[dict[str, Any]]:
     """Axes that show the feasible points well: by ratio when they span much, cut where infeasible ones run away."""
     values = [t.values for t in standing.feasible if t.values is not None]
     values = values or [t.values for t in standing.trials if t.values is not None]
+    values += [standing.reference.values] if standing.reference and standing.reference.values else []
     return [value_range(list(column)) for column in zip(*values, strict=True)]
 
 

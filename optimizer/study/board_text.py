@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from objectives.hypervolume import Axes
 from objectives.pareto import Floors, picks
+from objectives.wording import limit_text
 from optimizer.study.board_artifacts import Link
 from optimizer.study.board_files import files_part
 from optimizer.study.terms import Terms
@@ -18,6 +19,12 @@ from search_spaces.parameter import Value
 
 MAX_ROWS = 20
 MAX_NUMBERS = 8
+_MARKS = {
+    "yes": "measured again, and what it gains was there",
+    "in part": "kept every limit when measured again, but not every gain was seen again",
+    "no": "did not hold when measured again",
+    "-": "not measured again",
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,10 @@ class About:
     """Frozen axes for the knee; no named picks without them."""
     picked: Mapping[int, str] | None = None
     """trial -> names of its picks, once the study has chosen them; None while it runs."""
+    front: tuple[int, ...] | None = None
+    """The members that the study has chosen, those that a refuted one kept off among them; None while it runs."""
+    confirmed: Mapping[int, str] = field(default_factory=dict)
+    """Member -> `yes`, `in part`, `no` or `-`, as the answer says it."""
     diagnoses: Mapping[int, str] = field(default_factory=dict)
     """trial -> its diagnosis as Markdown, for its note; known at the end."""
     diagnosis: str = ""
@@ -54,6 +65,10 @@ class Standing:
     front: tuple[TrialRecord, ...]
     names: Mapping[int, str]
     """trial -> the picks it is, e.g. `knee, lowest TTFT`."""
+    confirmed: Mapping[int, str] = field(default_factory=dict)
+    """Member -> how far it is confirmed; empty while nothing is."""
+    reference: TrialRecord | None = None
+    """What everything is compared with, once it was measured."""
 
     @property
     def finished(self) -> tuple[TrialRecord, ...]:
@@ -67,14 +82,18 @@ class Standing:
 def standing_of(
     trials: tuple[TrialRecord, ...], front: tuple[TrialRecord, ...], terms: Terms, about: About
 ) -> Standing:
+    reference = next((t for t in trials if "baseline" in t.attributes and t.values is not None), None)
+    if about.front is not None:
+        front = tuple(t for t in trials if t.number in about.front)
     if about.picked is not None:
-        return Standing(trials, front, about.picked)
+        return Standing(trials, front, about.picked, about.confirmed, reference)
     names: dict[int, list[str]] = {}
     values = [t.values for t in front if t.values is not None]
     if about.axes is not None and values:
         for pick in picks(values, terms.objectives, about.axes, about.floors):
             names.setdefault(front[pick.index].number, []).append(pick.name)
-    return Standing(trials, front, {number: ", ".join(picked) for number, picked in names.items()})
+    named = {number: ", ".join(picked) for number, picked in names.items()}
+    return Standing(trials, front, named, about.confirmed, reference)
 
 
 def study_note(standing: Standing, terms: Terms, about: About, files: Sequence[Link] = ()) -> str:
@@ -112,7 +131,9 @@ def trial_note(
     parts = [f"### Trial {trial.number}{simulated}: {_verdict(trial)}"]
     if standing is not None and any(t.number == trial.number for t in standing.front):
         name = standing.names.get(trial.number)
-        parts.append(f"**On the front: {name}.**" if name else "**On the front.**")
+        mark = standing.confirmed.get(trial.number)
+        held = f" Confirmed: {_MARKS[mark]}." if mark in _MARKS else ""
+        parts.append((f"**On the front: {name}.**" if name else "**On the front.**") + held)
     if trial.stage:
         parts.append(f"Stage: {escape(' '.join([trial.stage, str(trial.attributes.get('baseline', ''))]))}")
     if trial.reason:
@@ -120,7 +141,7 @@ def trial_note(
     if trial.values is not None:
         parts.append(_table(("objective", "value"), [*zip(terms.labels, map(figure, trial.values), strict=True)]))
     if trial.binding and trial.state != "infeasible":  # of which every limit counts as missed
-        parts.append(_table(("limit missed", "by"), [(name, amount(v)) for name, v in trial.binding]))
+        parts.append(_table(("limit missed", "by"), [(limit_text(name), amount(v)) for name, v in trial.binding]))
     parts += [*more, f"```\n{launch_text(trial.parameters)}\n```"]
     return "\n\n".join(parts) + "\n"
 
@@ -163,11 +184,25 @@ def _front_part(standing: Standing, terms: Terms) -> list[str]:
     if not standing.front:
         return _nothing_feasible(standing)
     shown = sorted(standing.front, key=lambda t: (t.number not in standing.names, -(t.values or (0.0,))[0]))[:MAX_ROWS]
-    rows = [(f"**{t.number}**", standing.names.get(t.number, ""), *map(figure, t.values or ())) for t in shown]
+    marks = [standing.confirmed.get(t.number, "-") for t in shown]
+    rows = [
+        (
+            f"**{t.number}**",
+            standing.names.get(t.number, ""),
+            *map(figure, t.values or ()),
+            *([mark] if standing.confirmed else []),
+        )
+        for t, mark in zip(shown, marks, strict=True)
+    ]
     left = len(standing.front) - len(shown)
     return [
         "## The front",
-        _table(("trial", "picked as", *terms.labels), rows),
+        _table(("trial", "picked as", *terms.labels, *(["confirmed"] if standing.confirmed else [])), rows),
+        *(
+            [". ".join(f"Confirmed *{m}*: {_MARKS[m]}" for m in _MARKS if m in marks) + "."]
+            if standing.confirmed
+            else []
+        ),
         *([f"… and {left} more."] if left else []),
         "optuna-dashboard marks *Best Trials* whatever limits they miss; this table and the plots of the front do not.",
         *_starts(shown, standing),
@@ -187,7 +222,7 @@ def _nothing_feasible(standing: Standing) -> list[str]:
     tried = sorted((t for t in standing.trials if t.violations), key=lambda t: (t.total_violation, t.number))[:5]
     if not tried:
         return ["## The front", "No configuration has been measured yet."]
-    rows = [(f"**{t.number}**", name, amount(v)) for t in tried for name, v in t.binding[:3]]
+    rows = [(f"**{t.number}**", limit_text(name), amount(v)) for t in tried for name, v in t.binding[:3]]
     return [
         "## No feasible configuration yet",
         "The trials that come nearest, and what stands in the way:",
@@ -200,10 +235,10 @@ def _constraints_part(standing: Standing, terms: Terms, about: About) -> list[st
         return []
     rows = []
     for i, name in enumerate(terms.constraint_names):
-        n_missed = sum(t.violations.get(name, 0.0) > 0 for t in standing.trials)
-        rows.append((str(i), f"`{name}`", about.meanings.get(name, ""), str(n_missed)))
+        n_missed = sum(t.values is not None and t.violations.get(name, 0.0) > 0 for t in standing.trials)
+        rows.append((str(i), limit_text(name), about.meanings.get(name, ""), str(n_missed)))
     text = "A trial is feasible when all of its constraints are 0 or below. Grey points in the plots miss at least one."
-    return ["## Limits", text, _table(("#", "limit", "why", "trials that miss it"), rows)]
+    return ["## Limits", text, _table(("#", "limit", "why", "measured trials that miss it"), rows)]
 
 
 def _failures_part(standing: Standing) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -188,3 +189,30 @@ def test_names_stand_where_the_camera_sees_their_points() -> None:
     near = [(0.1, 0.2, 0.3), (0.1, 0.2, 0.31), (0.11, 0.2, 0.3)]
     placed = place_names(["most throughput, lowest ITL", "knee", "lowest TTFT"], near, ranges, axes)
     assert len({(a["ax"], a["ay"]) for a in placed}) == 3
+
+
+def test_the_end_of_a_study_says_of_the_front_what_the_answer_says(filled: StudyRecord) -> None:
+    about = replace(ABOUT, front=(0, 1, 2), picked={0: "knee"}, confirmed={0: "yes", 1: "no", 2: "-"})
+    standing = standing_of(filled.trials(), filled.front(), filled.terms, about)
+    note = study_note(standing, filled.terms, about)
+    assert "3 are on the front" in note
+    rows = {line.split("**")[1]: line for line in note.splitlines() if line.startswith("| **")}
+    assert {trial: row.split("|")[-2].strip() for trial, row in rows.items()} == {"0": "yes", "1": "no", "2": "-"}
+    assert "Confirmed *-*: not measured again" in note
+    assert "Confirmed: did not hold when measured again." in trial_note(filled.trial(1), filled.terms, standing)
+
+
+def test_limits_are_in_words_and_count_measured_trials_only(filled: StudyRecord) -> None:
+    note = study_note(standing_of(filled.trials(), filled.front(), filled.terms, ABOUT), filled.terms, ABOUT)
+    limits = note[note.index("## Limits") :]
+    counts = [line.split("|")[-2].strip() for line in limits.splitlines() if line.startswith("| 0")]
+    assert counts == ["1"], "what did not start has missed nothing that was measured"
+
+
+def test_the_reference_is_marked_in_every_plot(record: StudyRecord) -> None:
+    for values, attributes in (((1000.0, 200.0, 20.0), {"baseline": "current"}), ((1200.0, 250.0, 20.0), {})):
+        record.close(record.open_trial(PARAMETERS, attributes=attributes), MEASURED, card(values))
+    standing = standing_of(record.trials(), record.front(), record.terms, ABOUT)
+    for figure in (front_3d(standing, record.terms, "x"), front_2d(standing, record.terms, "x", 1)):
+        (mark,) = [trace for trace in figure.data if trace.name == "reference"]
+        assert list(mark.x) == [1000.0] and "the reference" in mark.hovertext[0]

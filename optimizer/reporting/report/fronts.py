@@ -9,7 +9,8 @@ from typing import Any
 
 from objectives.objective import Objective
 from objectives.titles import short_of, title_of
-from optimizer.reporting.report.chart import FRONT, INK, QUIET, Chart, axis, layout, lines, thinned
+from optimizer.reporting.front_table import UNPAID
+from optimizer.reporting.report.chart import FRONT, QUIET, Chart, axis, layout, lines, thinned
 from optimizer.reporting.report.source import Source
 from optimizer.reporting.report.words import capital, name_of, reading, unit_of
 from optimizer.study.board_plots import front_2d, front_3d
@@ -39,19 +40,15 @@ def label_of(objective: Objective) -> str:
 
 def standing_of(source: Source) -> Standing:
     members = {m.trial for m in source.front.members}
-    names = {m.trial: ", ".join(_SHORT[p] for p in m.picks) for m in source.front.members if m.picks}
-    return Standing(source.trials, tuple(t for t in source.trials if t.number in members), names)
+    names = {m.trial: ", ".join(_SHORT[p] for p in m.picks) or UNPAID for m in source.front.named}
+    front = tuple(t for t in source.trials if t.number in members)
+    reference = source.front.reference
+    at = None if reference is None else next((t for t in source.trials if t.number == reference.trial), None)
+    return Standing(source.trials, front, names, reference=at)
 
 
 def _space(source: Source, standing: Standing) -> Chart:
     figure: dict[str, Any] = front_3d(standing, source.terms, "").to_plotly_json()
-    at = _reference_at(source)
-    if at is not None:
-        figure["data"] = [*figure["data"], {
-            "type": "scatter3d", "x": [at[0]], "y": [at[1]], "z": [at[2]], "name": "reference", "mode": "markers",
-            "marker": {"size": 7, "color": INK, "symbol": "diamond"}, "hovertext": ["the reference"],
-            "hoverinfo": "text",
-        }]  # fmt: skip
     figure["layout"] = _untitled(figure["layout"], 10)
     for axis_name, objective in zip(("xaxis", "yaxis", "zaxis"), source.terms.objectives, strict=False):
         figure["layout"]["scene"][axis_name]["title"]["text"] = short_of(objective.metric)
@@ -65,13 +62,6 @@ def _space(source: Source, standing: Standing) -> Chart:
 
 def _pair(source: Source, standing: Standing, first: int, other: int) -> Chart:
     figure: dict[str, Any] = front_2d(standing, source.terms, "", other, first).to_plotly_json()
-    at = _reference_at(source)
-    if at is not None:
-        figure["data"] = [*figure["data"], {
-            "type": "scatter", "x": [at[first]], "y": [at[other]], "name": "reference", "mode": "markers",
-            "marker": {"size": 11, "color": INK, "symbol": "diamond"}, "hovertext": ["the reference"],
-            "hoverinfo": "text",
-        }]  # fmt: skip
     figure["layout"] = _untitled(figure["layout"], 34)
     a, b = (name_of(source.terms.objectives[i].metric) for i in (first, other))
     ways = [("left", "right"), ("down", "up")]
@@ -87,11 +77,6 @@ def _untitled(given: Mapping[str, Any], top: int) -> dict[str, Any]:
     kept = {k: v for k, v in given.items() if k not in ("title", "height", "template", "width")}
     margin = {**given.get("margin", {}), "t": top}
     return {**kept, "margin": margin, "font": layout()["font"], "hoverlabel": layout()["hoverlabel"]}
-
-
-def _reference_at(source: Source) -> tuple[float, ...] | None:
-    reference = source.front.reference
-    return None if reference is None else reference.values
 
 
 def _alone(source: Source) -> Chart:

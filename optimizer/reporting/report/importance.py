@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from optimizer.reporting.report.chart import COLOURS, Chart, axis, layout
 from optimizer.reporting.report.table import Table, short_knob
 from optimizer.reporting.report.words import capital, name_of
+from optimizer.study.board_knobs import LEAST_TRIALS
 
 if TYPE_CHECKING:
     import optuna
 
-LEAST_TRIALS = 20
-"""Below this the best quarter is a handful of trials, and says nothing."""
 MOST_TRIALS = 500
 TOP_SHARE = 0.25
 N_SHUFFLES = 20
