@@ -19,7 +19,7 @@ from optimizer.questions.health import is_queue_growing, is_queue_rising, is_rea
 from optimizer.questions.physics import is_compute_full
 from optimizer.questions.pool import Demand, attainable_tokens, kv_demand, larger_pool, total_tokens
 from optimizer.questions.processes import limiting_roles, named
-from optimizer.questions.seats import FULL_KV, are_seats_taken, more_seats
+from optimizer.questions.seats import FULL_KV, are_seats_taken, more_seats, seats_of
 from optimizer.questions.situation import Situation
 
 TITLE = "parameters or workload?"
@@ -118,7 +118,8 @@ def _is_on_the_brink(s: Situation) -> bool:
     """More arrived than ended, or as many wait as run, though no limit was passed in the time watched."""
     slope = s.waiting.slope_per_s if s.waiting is not None else None
     is_behind = bool(s.offered_per_s and s.finished_per_s and s.offered_per_s > (1 + CLOSE) * s.finished_per_s)
-    is_seatless = are_seats_taken(s) and s.waiting is not None and s.waiting.mean >= FEW_WAIT
+    is_held_back = are_seats_taken(s) or (seats_of(s) is None and not s.is_sustained)
+    is_seatless = is_held_back and s.waiting is not None and s.waiting.mean >= FEW_WAIT
     return waits(s) or is_queue_growing(s) or is_seatless or (is_behind and slope is not None and slope > 0)
 
 
@@ -221,6 +222,7 @@ def _beyond_pool(s: Situation, demand: Demand) -> Answer:
     text = (
         f"the load exceeds the KV cache: {s.kv_tokens} tokens hold about {n_fit} requests of {total_tokens(s):.0f}"
         f" tokens, {demand.n_in_system:.0f} are in the system: parameters cannot fix it"
+        + ("" if s.is_alone else ", unless the servers beside it give memory away")
     )
     seats = s.whole("max_num_seqs")
     changes: tuple[Change, ...] = (larger,) if larger is not None else ()
@@ -229,8 +231,9 @@ def _beyond_pool(s: Situation, demand: Demand) -> Answer:
             Change("max_num_seqs", max(n_fit, 1), "more cannot be held at once", "preemptions fall, the queue stays"),
         )
     advice = (f"cap admission at about {n_fit} requests at once, or add replicas (or a card with more memory)",)
-    would = "fewer or shorter requests at once than the pool holds"
-    return Answer(4, TITLE, "workload", text, "high", _evidence(s, demand), would, changes, advice)
+    would = f"at most {n_fit} requests at once, or shorter ones"
+    sure: Confidence = "high" if s.is_alone else "medium"
+    return Answer(4, TITLE, "workload", text, sure, _evidence(s, demand), would, changes, advice)
 
 
 def _extreme(s: Situation) -> Answer | None:
@@ -259,11 +262,15 @@ def _evidence(s: Situation, demand: Demand | None) -> tuple[str, ...]:
         served = "" if s.finished_per_s is None else f", {s.finished_per_s:.3g} finished"
         told.append(f"{s.offered_per_s:.3g} requests/s offered{served}")
     if s.running is not None:
-        waiting = "" if s.waiting is None else f", {s.waiting.mean:.3g} wait (at most {s.waiting.most:.0f})"
-        told.append(f"{s.running.mean:.3g} requests run (at most {s.running.most:.0f}){waiting}")
+        waiting = "" if s.waiting is None else f", {_few(s.waiting.mean)} wait (at most {s.waiting.most:,.0f})"
+        told.append(f"{_few(s.running.mean)} requests run (at most {s.running.most:,.0f}){waiting}")
     if demand is not None:
         told.append(
             f"KV demand {demand.wanted_tokens:.0f} tokens ({demand.n_in_system:.3g} in the system), pool {s.kv_tokens}"
             f" ({demand.n_fit:.3g} requests of mean length)"
         )
     return (*told, *problems(s), *remarks(s))
+
+
+def _few(n: float) -> str:
+    return f"{n:.3g}" if n < 1000 else f"{n:,.0f}"

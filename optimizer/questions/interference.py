@@ -118,7 +118,7 @@ def explain_spike(
     predicted = ", ".join(f"{chunk_s(b, rate):.2g} s at {b}" for b in smaller)
     text = (
         (f"{told}: " if told else "")
-        + f"the spike is a chunk of {chunk:.0f} tokens at {rate:.3g} prefill tokens/s = {chunk_s(chunk, rate):.2g} s"
+        + f"the spike is a chunk of {chunk:.0f} tokens at {rate:,.0f} prefill tokens/s = {chunk_s(chunk, rate):.2g} s"
         + (f"; by the same rule {predicted}, and TTFT of long prompts rises" if predicted else "")
     )
     changes = tuple(

@@ -345,6 +345,72 @@ LOAD = (
     ),
 )  # fmt: skip
 
+STANDING = {"running": Gauge(16, 16, 0.0, 1.0), "kv_usage": Gauge(0.1, 0.13)}
+
+QUEUED = (
+    Told(
+        "some wait all the time, the cache has room, and nobody knows the seats",
+        [bare(**STANDING, waiting=Gauge(6, 7, 0.0, 1.0), queue_mean_s=0.4, n_preemptions=0, n_finished=300,
+              **tokens(1900))],
+        {"health": "healthy", "q4": "fits low|unknown", "q5": "unknown"},
+        words=("probably for seats", "max_num_seqs is not known"),
+        not_words=("more load would still fit",),
+    ),
+    Told(
+        "far more wait than run, though those that were answered waited a moment only",
+        [bare(**STANDING, waiting=Gauge(500, 500, 0.4, 1.0), queue_mean_s=0.4, n_preemptions=0, n_finished=300,
+              finished_per_s=2.5, **tokens(1900))],
+        {"health": "degraded", "q3": "overloaded", "q5": "steadier"},
+        words=("500 requests wait on average beside 16 that run",),
+        not_words=("queue grows",),
+    ),
+    Told(
+        "a queue of other requests than the first tokens",
+        [known("steady", **{**QUIET, "waiting": Gauge(20, 90), **first_token(5000, 5.2, 0.2)})],
+        {"health": "degraded", "q3": "overloaded"},
+        words=("requests wait 5.2 s in the queue",),
+        not_words=("104%",),
+    ),
+    Told(
+        "the same with every limit of its study kept",
+        [known("steady", keeps_limits=True, **{**QUIET, "waiting": Gauge(20, 90), **first_token(5000, 5.2, 0.2)})],
+        FITS | {"q5": "balanced low"},
+        words=("every limit of the study is kept with it",),
+    ),
+    Told(
+        "limits that are kept excuse no load that is not sustained",
+        [known("steady", keeps_limits=True,
+               **{**QUIET, "waiting": Gauge(20, 90), **first_token(5000, 5.2, 0.2), "is_sustained": False})],
+        {"health": "degraded", "q3": "overloaded"},
+    ),
+    Told(
+        "starved of its core, with room in every budget",
+        [known(cpu={"engine_core": CpuUse(0.5, 0.5, 1, 0.4)}, **{**QUIET, **gap(20, 40)})],
+        {"q2": "cpu high", "q5": "balanced medium"},
+        words=("question 2 comes first",),
+        not_words=("more load would still fit",),
+    ),
+    Told(
+        "steps far above the floor beside a neighbour",
+        [known("steady", is_alone=False, **{**QUIET, **gap(40, 80)})],
+        FITS | {"q1": "decode shared", "q2": "gpu shared low"},
+        not_words=("the host", "GPU is not the limit", "hardware"),
+    ),
+    Told(
+        "the same beside a neighbour, with its engine at a full core",
+        [known("steady", is_alone=False, cpu=cores(engine_core=1.0), **{**QUIET, **gap(40, 80)})],
+        FITS | {"q2": "cpu"},
+    ),
+    Told(
+        "a queue under saturation is no demand",
+        [known("saturation", **queue(250, 3000, most=256), **gap(25), **tokens(9500), kv_usage=Gauge(0.6, 0.7),
+               n_preemptions=4)],
+        {"line 2": "not the cause"},
+        words=("what ran holds in full 250000 of 430000",),
+        not_words=("(756%)",),
+    ),
+)  # fmt: skip
+
 PREEMPTION = (
     Told(
         "nobody counted: no line is acquitted that would be a cause",
@@ -370,7 +436,7 @@ PREEMPTION = (
         "a few long prompts among many short ones hold the streams up",
         [known(**{**QUIET, "prompts": Lengths(1500, 20_000, 72_000), "totals": Lengths(1800, 20_300, 72_500)},
                interference=Interference(60, 55, 0.9, 0.009), config={"max_model_len": 131_072})],
-        {"spikes": "prefill"},
+        {"spikes": "prefill", "q5": "balanced"},
         changes={"max_num_batched_tokens": (1024, 2048), "long_prefill_token_threshold": (1024, 2048)},
         words=("a chunk of 8192 tokens",),
     ),
@@ -383,7 +449,7 @@ PREEMPTION = (
     ),
 )  # fmt: skip
 
-TOLD = (*BOUND, *HOST, *LOAD, *PREEMPTION)
+TOLD = (*BOUND, *HOST, *LOAD, *QUEUED, *PREEMPTION)
 
 
 def part(d: Diagnosis, name: str) -> str:

@@ -45,8 +45,14 @@ def test_differences_inside_the_noise_are_none() -> None:  # case DIAG-12
     assert fastest_or_steadiest(same, OBJECTIVES, (0.028, 0.028, 0.028)).verdict == "one for all"
 
 
-def test_without_a_feasible_one_nothing_is_said() -> None:
+def test_without_a_second_feasible_one_only_the_reference_is_compared_with() -> None:
     assert fastest_or_steadiest(candidates()[:1], OBJECTIVES).verdict == "unknown"
+    two = candidates()[:2]
+    alone = fastest_or_steadiest(two, OBJECTIVES)
+    assert (alone.verdict, alone.confidence) == ("unknown", "unknown") and "nothing to compare with" in alone.text
+    held = fastest_or_steadiest(two, OBJECTIVES, reference=two[0])
+    assert held.verdict == "unknown" and "watermark 0.02 against watermark 0" in held.text
+    assert "P99 ITL, ms (steady): -53.7%" in held.text and "saturation_output" not in held.text
 
 
 def load(name: str, running: float, tokens_per_s: float, **figures: object) -> Situation:

@@ -41,12 +41,22 @@ def test_flat_throughput_from_four_requests_on() -> None:  # case DIAG-01
         ([(1, 50.0), (2, 51.0)], 1),
         ([(1, 100.0), (8, 700.0), (16, 750.0), (32, 740.0)], 8),
         ([(8, 700.0), (1, 100.0), (16, 1300.0), (64, 1310.0)], 16),
+        ([(61, 2432.0), (100, 2768.0), (150, 3165.0), (200, 2963.0), (210, 3139.0)], 150),
+        ([(16, 724.0), (43, 1285.0), (44, 1202.0), (61, 1386.0), (86, 1563.0), (120, 1601.0)], 86),
+        ([(100, 1000.0), (105, 1040.0)], None),
     ],
 )
 def test_where_a_response_goes_flat(rows: list[tuple[float, float]], saturates_at: float | None) -> None:
     response = batch_response([Point(*row) for row in rows])
     assert response is not None and response.saturates_at == saturates_at
     assert batch_response([Point(4, 100.0), Point(4, 90.0)]) is None
+
+
+def test_of_many_points_six_are_shown() -> None:
+    points = [Point(n, 100 * min(n, 13)) for n in range(1, 31)]
+    response = batch_response(points)
+    assert response is not None and response.saturates_at == 12 and response.text.count("tok/s") == 6
+    assert all(f" at {n}" in response.text for n in (1, 12, 30)) and "1,200 tok/s" in response.text
 
 
 def test_saturated_processes_are_named() -> None:  # case DIAG-02
@@ -76,7 +86,7 @@ def test_more_sequences_lengthen_steps() -> None:  # case DIAG-05
 
 def test_a_spike_is_a_chunk_over_a_rate() -> None:  # case DIAG-06
     spikes = explain_spike(5.0, 0.036, 8192, 72_000, prefill_tokens_per_s=2400)
-    assert "8192 tokens at 2.4e+03 prefill tokens/s = 3.4 s" in spikes.text and "0.85 s at 2048" in spikes.text
+    assert "8192 tokens at 2,400 prefill tokens/s = 3.4 s" in spikes.text and "0.85 s at 2048" in spikes.text
     assert [(c.name, c.value) for c in spikes.changes] == [
         ("max_num_batched_tokens", 2048), ("max_num_batched_tokens", 1024), ("long_prefill_token_threshold", 2048),
     ]  # fmt: skip
@@ -96,7 +106,7 @@ def test_no_card_prefills_faster_than_it_computes() -> None:
         prompts=Lengths(1200, 3500, 6472), itl_ms=Tail(24, 289), config={"max_num_batched_tokens": 23_168},
     )  # fmt: skip
     spikes = prefill_interference(seen)
-    assert "a chunk of 3089 tokens at 1.17e+04 prefill tokens/s = 0.26 s" in spikes.text
+    assert "a chunk of 3089 tokens at 11,656 prefill tokens/s = 0.26 s" in spikes.text
     assert [(c.name, c.value) for c in spikes.changes] == [("max_num_batched_tokens", 2896)]
 
 
