@@ -102,7 +102,8 @@ def _by_physics(s: Situation, p: StepPhysics, response: Response | None) -> Answ
     texts = {
         "bandwidth": "decode is bound by memory bandwidth: more sequences at once ride along until compute is full",
         "compute": "decode is bound by compute: more sequences at once only make each step longer",
-        "neither": f"decode steps take {p.times_floor:.1f} times what the card needs: the GPU is not the limit",
+        "neither": f"decode steps take {p.times_floor:.1f} times what the card needs: "
+        + ("prefills have it the rest of the time" if _is_full_of_prefill(s) else "the GPU is not the limit"),
         "shared": f"decode steps take {p.times_floor:.1f} times what this server needs of the card: the servers beside"
         " it have the card the rest of the time",
     }
@@ -160,11 +161,16 @@ def _words(verdict: str) -> str:
     return "memory bandwidth" if verdict == "bandwidth" else verdict
 
 
+def _is_full_of_prefill(s: Situation) -> bool:
+    return (window_mfu(s) or 0.0) >= BUSY_MFU
+
+
 def _decode_verdict(s: Situation, p: StepPhysics) -> str:
-    slack = "neither" if s.is_alone else "shared"
-    if p.memory_s >= p.compute_s:
-        return "bandwidth" if p.mbu >= BUSY_MBU else slack
-    return "compute" if p.mfu >= BUSY_MFU else slack
+    """By the larger of the two, where the card is busy with it, else by the other."""
+    is_memory, is_compute = p.mbu >= BUSY_MBU, p.mfu >= BUSY_MFU
+    if is_memory and (p.memory_s >= p.compute_s or not is_compute):
+        return "bandwidth"
+    return "compute" if is_compute else "neither" if s.is_alone else "shared"
 
 
 def _prefill(s: Situation) -> tuple[str, list[str]]:

@@ -65,10 +65,10 @@ def _nothing_binds(s: Situation, evidence: tuple[str, ...], spikes: Spikes | Non
     if _waits_for_something(s):
         return _held_back(s, evidence)
     would = f"a budget that is full: KV cache at {FULL_KV:.0%}" + _seats_told(s)
-    if spikes is not None and spikes.changes:
+    if spikes is not None and spikes.is_prefill:
         text = (
-            "no budget keeps requests out, and the token budget makes the long gaps of the others: a smaller one buys"
-            " ITL with the TTFT of long prompts"
+            "no budget keeps requests out, and prefills make the long gaps of the others: fewer tokens a step"
+            " (max_num_batched_tokens) buy ITL with the TTFT of long prompts"
         )
         return Answer(5, TITLE, "balanced", text, "medium", (*evidence, spikes.text), "long gaps beside no prefill")
     if not s.is_alone:

@@ -16,7 +16,7 @@ MOSTLY = 0.5
 """Share of the spikes beside a prefill from which on prefills are what makes them."""
 SMALLER = (4, 8)
 """Budgets to try: this fraction of the present one."""
-LEAST_BUDGET = 512
+LEAST_BUDGET = 256
 MOST_MFU = 0.6
 """Of the card's arithmetic that prefill reaches at most (measured: 0.40 to 0.60)."""
 

@@ -17,7 +17,7 @@ from objectives.metric import compute_metrics
 from optimizer.engines.engine import Instance, LoadPlan, Placement, Sharing
 from optimizer.engines.simulator.engine import SimulatedEngine, SimulatorSpec
 from optimizer.errors import EngineFailed, OptimizerError
-from optimizer.questions.answer import Change
+from optimizer.questions.answer import Answer, Change
 from optimizer.questions.diagnosis import Diagnosis
 from optimizer.questions.of_phase import Server, own_part
 from optimizer.workload.trace import Trace
@@ -64,10 +64,21 @@ def with_predictions(
     def with_figures(changes: Sequence[Change]) -> tuple[Change, ...]:
         return tuple(done.get((c.name, str(c.value)), c) for c in changes)
 
-    answers = tuple(replace(a, changes=with_figures(a.changes)) for a in found.answers)
+    answers = tuple(_reconciled(replace(a, changes=with_figures(a.changes))) for a in found.answers)
     lines = tuple(replace(line, changes=with_figures(line.changes)) for line in found.checklist.lines)
     spikes = replace(found.spikes, changes=with_figures(found.spikes.changes))
     return replace(found, answers=answers, checklist=replace(found.checklist, lines=lines), spikes=spikes)
+
+
+def _reconciled(answer: Answer) -> Answer:
+    """An answer that rests on changes of which none gains anything by simulation says so, and is less sure, unless it
+    rests on what was measured: trouble that was seen, or what other trials did."""
+    if answer.question < 4 or not answer.changes or not all(c.is_in_vain for c in answer.changes):
+        return answer
+    tried = ", ".join(f"{c.name} = {c.value}" for c in answer.changes)
+    text = f"{answer.text}; by simulation {tried} gains nothing at this load, though"
+    verdict = "balanced" if answer.verdict == "faster" else answer.verdict
+    return replace(answer, text=text, verdict=verdict, confidence="high" if answer.confidence == "high" else "low")
 
 
 def _predicted(change: Change, now: Figures, server: Server, phase: PhaseMeasurement, beside: Beside) -> Change:
