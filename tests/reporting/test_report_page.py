@@ -27,7 +27,7 @@ from optimizer.study.trial_record import TrialRecord
 from optimizer.trial import Infeasible
 from tests.reporting.conftest import NAME, TENANT, with_trials
 
-VOID = {"meta", "br", "link", "img", "hr", "input"}
+VOID = {"meta", "br", "wbr", "link", "img", "hr", "input"}
 PARTS = (
     "answer", "front", "knobs", "timelines", "time", "failures", "why", "workload", "commands", "glossary",
 )  # fmt: skip

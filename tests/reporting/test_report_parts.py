@@ -17,6 +17,7 @@ from optimizer.reporting.report.chart import Chart, log_ticks, thinned
 from optimizer.reporting.report.commands import study_commands
 from optimizer.reporting.report.importance import importance_of, importance_sentences
 from optimizer.reporting.report.interactions import interaction_sentences, interactions_of, n_needed
+from optimizer.reporting.report.picks import Pick, pick_of
 from optimizer.reporting.report.source import Source, read_source
 from optimizer.reporting.report.table import Knob, Table, knobs_of, table_of
 from optimizer.reporting.report.words import (
@@ -30,6 +31,7 @@ from optimizer.reporting.report.words import (
     span,
     with_names,
 )
+from optimizer.reporting.tenants import tenant_lines, tenant_texts
 from tests.reporting.conftest import with_trials
 
 UP, DOWN = Objective("saturation_output_tokens_per_s_per_gpu", "maximize"), Objective("steady_itl_p99_ms", "minimize")
@@ -202,3 +204,45 @@ def test_trials_behind_a_password_are_named_not_read(small_source: Source) -> No
     assert "give --storage" in source.remarks[0]
     assert source.storage is None
     assert {t.number for t in source.trials} == {t.number for t in small_source.trials}
+
+
+def reported_pick(source: Source, verdicts: str) -> Pick:
+    """The first pick, as if it were better in everything and `verdicts` said how each objective compared again."""
+    reference = source.front.reference
+    assert reference is not None and reference.values is not None
+    objectives = source.terms.objectives
+    better = tuple(
+        v * (1.5 if o.direction == "maximize" else 0.5) for v, o in zip(reference.values, objectives, strict=True)
+    )
+    again = dict(zip((o.metric for o in objectives), verdicts.split(), strict=True))
+    member = replace(source.picked[0], values=better, is_confirmed=True, note="held", again=again)  # type: ignore[arg-type]
+    others = [m for m in source.front.trials if m.trial != member.trial]
+    return pick_of(member, replace(source, front=replace(source.front, trials=(*others, member))))
+
+
+def test_a_gain_is_called_confirmed_only_where_it_was_seen_again(small_source: Source) -> None:
+    whole, part = (reported_pick(small_source, text) for text in ("better better better", "better tie better"))
+    assert whole.unseen == "" and not any(f.is_unseen for f in whole.figures)
+    assert part.unseen == f"the gain in {name_of(small_source.terms.objectives[1].metric)} was not seen again"
+    assert [f.is_unseen for f in part.figures] == [False, True, False]
+
+
+def test_a_pick_whose_figure_another_member_betters_does_not_claim_the_most(small_source: Source) -> None:
+    pick = next(m for m in small_source.front.members if m.picks and m.values is not None)
+    rival = replace(pick, trial=99, picks=(), values=tuple(v * 1.001 for v in pick.values or ()))
+    named = replace(pick, picks=("throughput",))
+    others = [m for m in small_source.front.trials if not m.is_on_front and m.trial != pick.trial]
+    found = pick_of(named, replace(small_source, front=replace(small_source.front, trials=(*others, named, rival))))
+    assert "≈ most throughput" in found.title.lower() and found.meaning.startswith("is among those that serve the most")
+
+
+def test_every_tenant_has_its_own_figures_beside_its_targets(shared_source: Source) -> None:
+    assert shared_source.calibration is not None
+    texts = dict(tenant_texts(
+        shared_source.front.reference or shared_source.shown[0], shared_source.terms.objectives,
+        shared_source.calibration.targets,
+    ))  # fmt: skip
+    assert set(texts) == {t.name for t in shared_source.profile.tenants} and len(texts) == 2
+    assert all("TTFT" in t and "ITL" in t and "(target " in t for t in texts.values())
+    (line,) = tenant_lines(replace(shared_source.front, trials=(shared_source.front.trials[0],)), shared_source.calibration.targets)  # fmt: skip
+    assert line.startswith("tenants of trial 0 (")

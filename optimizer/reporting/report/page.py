@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from optimizer import __version__
 from optimizer.deployment.secrets import mask
@@ -65,12 +65,18 @@ def render(source: Source) -> str:
     )  # fmt: skip
     environment.globals["duration"] = duration
     environment.filters["capital"] = capital
+    environment.filters["breakable"] = _breakable
     return environment.get_template("report.html").render(**_context(source))
 
 
 def _safe(value: Any) -> Any:
     """Jinja2 escapes afterwards; markup is ours already."""
     return value if isinstance(value, Markup) or not isinstance(value, str) else mask(value)
+
+
+def _breakable(name: str) -> Markup:
+    """A long name breaks behind its dots and underscores where a column is narrow, never amid a word."""
+    return Markup(re.sub(r"([._])(?=.)", r"\1<wbr>", str(escape(mask(name)))))
 
 
 def _context(source: Source) -> dict[str, Any]:
