@@ -90,14 +90,9 @@ def test_setup_installs_what_there_is() -> None:
 
 
 def clone(folder: Path) -> Path:
-    """What a user has in the project folder, and the files the README calls theirs."""
+    """What a user has in the project folder, and a log; the README makes the other files it calls theirs."""
     for package in ("optimizer", "objectives", "search_spaces"):
         shutil.copytree(PROJECT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    (trace,) = (PROJECT / "optimizer/workload/data").glob("*conv*.csv")
-    shutil.copy(trace, folder / "my-trace.csv")
-    (folder / "current.yaml").write_text(
-        "max-num-seqs: 256\nmax-num-batched-tokens: 4096\ngpu-memory-utilization: 0.9\n"
-    )
     shutil.copy(PROJECT / "tests/diagnosis/logs" / FAILED_LOG, folder / "server.log")
     return folder
 
