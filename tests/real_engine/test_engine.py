@@ -176,6 +176,9 @@ def test_a_frozen_engine_is_a_hang_whatever_health_says(engine: VllmEngine) -> N
     assert isinstance(outcome, Broken) and outcome.kind == "hang", outcome
     assert "no token for" in outcome.cause and "stopped" in " ".join(outcome.evidence)
     assert "Application startup complete" in outcome.logs["server"]
+    assert "Fatal Python error: Aborted" in outcome.logs["server"], "the stacks of those that were not stopped"
+    assert 'File "' in outcome.logs["server"].partition("Fatal Python error: Aborted")[2]
+    assert any("what its threads were at" in text for text in outcome.evidence)
     assert not [p for p in running if is_alive(p)]
 
 

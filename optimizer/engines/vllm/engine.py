@@ -268,7 +268,9 @@ class VllmEngine:
 
     def _judge_hang(self, text: str) -> EngineFailed:
         states = "; ".join(f"{name}: {server.states()}" for name, server in self._servers.items())
-        return EngineFailed("hang", "serving", text, is_config_fault=False, evidence=(states,))
+        dumped = [name for name, server in self._servers.items() if server.dump_stacks()]
+        told = (f"what its threads were at is at the end of the log of {', '.join(dumped)}",) if dumped else ()
+        return EngineFailed("hang", "serving", text, is_config_fault=False, evidence=(states, *told))
 
     def _require_boot(self) -> Serving:
         if self._serving is None:

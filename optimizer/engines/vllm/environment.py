@@ -89,6 +89,7 @@ def _fixed(python: str, variables: Mapping[str, str], cache_root: Path | None) -
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
         "PYTHONHASHSEED": "0",
         "NO_COLOR": "1",
         "PATH": os.pathsep.join([str(Path(python).parent), variables.get("PATH", os.defpath)]),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,6 +32,8 @@ LOG_NAME = "server.log"
 LOOK_EVERY_S = 0.1
 ACTIVITY_EVERY_S = 2.0
 STOP_WITHIN_S = 20.0
+DUMPED, DUMP_WITHIN_S = "Fatal Python error: Aborted", 3.0
+"""How faulthandler begins what it prints of a process that is aborted."""
 LAST_WORDS_S = 5.0
 """After the API server's end, until its log is complete."""
 GRACE_SHARE = 0.5
@@ -141,6 +145,18 @@ class Server:
                 process = psutil.Process(pid)
                 texts.append(f"{pid} {process.name()} {process.status()}")
         return ", ".join(texts) or "no process is left"
+
+    def dump_stacks(self, within_s: float = DUMP_WITHIN_S) -> bool:
+        """Have its processes print into the log what every thread of theirs is at (PYTHONFAULTHANDLER prints it on
+        SIGABRT), and end: only for a server that hangs. Whether one did; a stopped process prints nothing."""
+        n_before, until_s = self.log_text().count(DUMPED), time.monotonic() + within_s
+        for pid in self.pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGABRT)
+        while (n := self.log_text().count(DUMPED)) <= n_before and time.monotonic() < until_s:
+            time.sleep(LOOK_EVERY_S)
+        time.sleep(LOOK_EVERY_S)
+        return n > n_before
 
     # ---- until it is ready ----------------------------------------------------------------------------------------
 
