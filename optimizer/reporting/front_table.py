@@ -94,11 +94,15 @@ def verdict_text(comparison: Comparison | None) -> str:
     return _VERDICTS[comparison.verdict] if comparison else "no reference"
 
 
-def pick_titles(member: FrontMember, front: Front) -> str:
+def pick_titles(member: FrontMember, front: Front, *, is_doubted: bool = True) -> str:
     """`lowest TTFT, knee`: the member's picks in words; `≈` where another confirmed member has the better figure, but
-    inside the noise (then fewest preemptions and nearness to the others' best decide)."""
+    inside the noise (then fewest preemptions and nearness to the others' best decide). With the doubt about a gain that
+    was not seen again, unless another column tells it."""
     marks = ("≈ " if is_tied(p, member, front) else "" for p in member.picks)
-    titles = [mark + _PICK_TITLES[p] + _doubt(p, member, front) for mark, p in zip(marks, member.picks, strict=True)]
+    titles = [
+        mark + _PICK_TITLES[p] + (_doubt(p, member, front) if is_doubted else "")
+        for mark, p in zip(marks, member.picks, strict=True)
+    ]
     return ", ".join([*titles, *([UNPAID] if member == front.unpaid else [])])
 
 

@@ -13,7 +13,7 @@ from optimizer.reporting.answer import BASELINE_ATTRIBUTE, assemble
 from optimizer.reporting.board_diagnosis import diagnoses, study_diagnosis
 from optimizer.reporting.front import front_json
 from optimizer.reporting.front_export import export_files
-from optimizer.reporting.front_table import confirmation_mark, front_text, pick_titles
+from optimizer.reporting.front_table import confirmation_mark, front_text, pick_titles, unseen_text
 from optimizer.reporting.member import Front, FrontMember, FrontMeta
 from optimizer.study.board_artifacts import Attachment
 from optimizer.study.confirmation import Confirmation
@@ -62,8 +62,8 @@ class FrontWriter:
             files |= {f"vllm/{name}": text for name, text in export_files(front, front.members, "vllm-yaml").items()}
         path = self._study.write_front(files)
         self._board.attach_front(attachments(files, front.members))
-        picked = {m.trial: pick_titles(m, front) for m in front.named}
-        confirmed = {m.trial: confirmation_mark(m, front) for m in front.members}
+        picked = {m.trial: pick_titles(m, front, is_doubted=False) for m in front.named}
+        confirmed = {m.trial: _confirmed(m, front) for m in front.members}
         told = diagnoses(self._study.folder, front)
         members = tuple(m.trial for m in front.members)
         self._board.say(front=members, picked=picked, confirmed=confirmed)
@@ -90,6 +90,12 @@ def attachments(files: Mapping[str, str], members: Sequence[FrontMember]) -> lis
         is_of_study = not owners or not picked.isdisjoint(owners)
         found.append(Attachment(_shown(name), text.encode(), owners, is_of_study))
     return found
+
+
+def _confirmed(member: FrontMember, front: Front) -> str:
+    """`in part: the gain in P99 TTFT (steady) was not seen again`, or the mark alone."""
+    doubt = unseen_text(member, front) if member.is_confirmed else ""
+    return confirmation_mark(member, front) + (f": {doubt}" if doubt else "")
 
 
 def _shown(name: str) -> str:

@@ -50,7 +50,7 @@ class About:
     front: tuple[int, ...] | None = None
     """The members that the study has chosen, those that a refuted one kept off among them; None while it runs."""
     confirmed: Mapping[int, str] = field(default_factory=dict)
-    """Member -> `yes`, `in part`, `no` or `-`, as the answer says it."""
+    """Member -> `yes`, `in part: ...`, `no` or `-`, as the answer says it."""
     diagnoses: Mapping[int, str] = field(default_factory=dict)
     """trial -> its diagnosis as Markdown, for its note; known at the end."""
     diagnosis: str = ""
@@ -131,8 +131,7 @@ def trial_note(
     parts = [f"### Trial {trial.number}{simulated}: {_verdict(trial)}"]
     if standing is not None and any(t.number == trial.number for t in standing.front):
         name = standing.names.get(trial.number)
-        mark = standing.confirmed.get(trial.number)
-        held = f" Confirmed: {_MARKS[mark]}." if mark in _MARKS else ""
+        held = _held(standing.confirmed.get(trial.number, ""))
         parts.append((f"**On the front: {name}.**" if name else "**On the front.**") + held)
     if trial.stage:
         parts.append(f"Stage: {escape(' '.join([trial.stage, str(trial.attributes.get('baseline', ''))]))}")
@@ -144,6 +143,13 @@ def trial_note(
         parts.append(_table(("limit missed", "by"), [(limit_text(name), amount(v)) for name, v in trial.binding]))
     parts += [*more, f"```\n{launch_text(trial.parameters)}\n```"]
     return "\n\n".join(parts) + "\n"
+
+
+def _held(told: str) -> str:
+    """How far the trial is confirmed, and which gain is doubted; empty while nothing is known."""
+    mark, _, doubt = told.partition(": ")
+    titles = {"yes": "Confirmed", "in part": "Confirmed in part"}
+    return f" {titles.get(mark, 'Not confirmed')}: {doubt or _MARKS[mark]}." if mark in _MARKS else ""
 
 
 def many_objectives(n: int) -> str | None:
@@ -184,29 +190,27 @@ def _front_part(standing: Standing, terms: Terms) -> list[str]:
     if not standing.front:
         return _nothing_feasible(standing)
     shown = sorted(standing.front, key=lambda t: (t.number not in standing.names, -(t.values or (0.0,))[0]))[:MAX_ROWS]
-    marks = [standing.confirmed.get(t.number, "-") for t in shown]
-    rows = [
-        (
-            f"**{t.number}**",
-            standing.names.get(t.number, ""),
-            *map(figure, t.values or ()),
-            *([mark] if standing.confirmed else []),
-        )
-        for t, mark in zip(shown, marks, strict=True)
-    ]
     left = len(standing.front) - len(shown)
     return [
         "## The front",
-        _table(("trial", "picked as", *terms.labels, *(["confirmed"] if standing.confirmed else [])), rows),
-        *(
-            [". ".join(f"Confirmed *{m}*: {_MARKS[m]}" for m in _MARKS if m in marks) + "."]
-            if standing.confirmed
-            else []
-        ),
+        *_members_table(shown, standing, terms),
         *([f"… and {left} more."] if left else []),
         "optuna-dashboard marks *Best Trials* whatever limits they miss; this table and the plots of the front do not.",
         *_starts(shown, standing),
     ]
+
+
+def _members_table(shown: Sequence[TrialRecord], standing: Standing, terms: Terms) -> list[str]:
+    """The last column once the study is over, and what its marks mean."""
+    rows = [(f"**{t.number}**", standing.names.get(t.number, ""), *map(figure, t.values or ())) for t in shown]
+    header = ("trial", "picked as", *terms.labels)
+    if not standing.confirmed:
+        return [_table(header, rows)]
+    told = [standing.confirmed.get(t.number, "-") for t in shown]
+    marks = {text.partition(": ")[0] for text in told}
+    meanings = ". ".join(f"Confirmed *{mark}*: {meaning}" for mark, meaning in _MARKS.items() if mark in marks)
+    full = [(*row, text) for row, text in zip(rows, told, strict=True)]
+    return [_table((*header, "confirmed"), full), f"{meanings}."]
 
 
 def _starts(members: Sequence[TrialRecord], standing: Standing) -> list[str]:

@@ -192,14 +192,20 @@ def test_names_stand_where_the_camera_sees_their_points() -> None:
 
 
 def test_the_end_of_a_study_says_of_the_front_what_the_answer_says(filled: StudyRecord) -> None:
-    about = replace(ABOUT, front=(0, 1, 2), picked={0: "knee"}, confirmed={0: "yes", 1: "no", 2: "-"})
+    about = replace(
+        ABOUT, front=(0, 1, 2), picked={0: "knee"}, confirmed={0: "in part: the gain in X is gone", 1: "no", 2: "-"}
+    )
     standing = standing_of(filled.trials(), filled.front(), filled.terms, about)
     note = study_note(standing, filled.terms, about)
     assert "3 are on the front" in note
     rows = {line.split("**")[1]: line for line in note.splitlines() if line.startswith("| **")}
-    assert {trial: row.split("|")[-2].strip() for trial, row in rows.items()} == {"0": "yes", "1": "no", "2": "-"}
+    assert {trial: row.split("|")[-2].strip() for trial, row in rows.items()} == {
+        "0": "in part: the gain in X is gone", "1": "no", "2": "-",
+    }  # fmt: skip
     assert "Confirmed *-*: not measured again" in note
-    assert "Confirmed: did not hold when measured again." in trial_note(filled.trial(1), filled.terms, standing)
+    notes = [trial_note(filled.trial(n), filled.terms, standing) for n in (0, 1)]
+    assert "Confirmed in part: the gain in X is gone." in notes[0]
+    assert "Not confirmed: did not hold when measured again." in notes[1]
 
 
 def test_limits_are_in_words_and_count_measured_trials_only(filled: StudyRecord) -> None:
