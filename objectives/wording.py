@@ -82,7 +82,8 @@ def limit_text(limit: str) -> str:
         value = reading(metric, float(bound))
     except ValueError:
         return limit
-    return f"{name_of(metric)} {'at most' if sign == '<=' else 'at least'} {value}"
+    name = name_of(metric).replace(" / target", "")  # which the bound says
+    return f"{name} {'at most' if sign == '<=' else 'at least'} {value}"
 
 
 def with_names(text: str) -> str:

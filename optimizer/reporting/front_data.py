@@ -45,6 +45,7 @@ def _csv_row(front: Front, member: FrontMember) -> dict[str, object]:
         "picks": " ".join(member.picks),
         "is_on_front": member.is_on_front,
         "is_confirmed": member.is_confirmed,
+        "gains_not_seen_again": " ".join(front.unseen_gains(member)),
         "is_simulated": front.meta.is_simulated,
     }
     for i, objective in enumerate(front.meta.objectives):

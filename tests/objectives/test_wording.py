@@ -12,7 +12,7 @@ from objectives.wording import limit_text, name_of, with_names
     [
         ("stress_min_free_memory_bytes >= 2.68435e+08", "least free memory (stress) at least 0.25 GiB"),
         ("steady_ttft_p99_ms <= 20720", "P99 TTFT (steady) at most 20.7 s"),
-        ("steady_worst_ttft_ratio <= 2", "worst tenant's P99 TTFT / target (steady) at most 2 \N{MULTIPLICATION SIGN} target"),
+        ("steady_worst_ttft_ratio <= 2", "worst tenant's P99 TTFT (steady) at most 2 \N{MULTIPLICATION SIGN} target"),
         ("chat:steady_stall_p99_ms <= 776.871", "chat: P99 longest gap (steady) at most 777 ms"),
         ("unsustained", "keeps up with the rate R"),
         ("a word", "a word"),
