@@ -15,14 +15,11 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from optimizer.study.board_plots import groups, label_of, layout, short, styled_axis, value_range
-from optimizer.study.board_text import Standing
+from optimizer.study.board_text import LEAST_TRIALS, Standing
 from optimizer.study.terms import Terms
 from optimizer.study.trial_record import TrialRecord
 from search_spaces.parameter import Value
 
-LEAST_TRIALS = 20
-"""Measured ones that the search proposed; below this the best quarter is a handful, and every argument explains
-something."""
 LEAST_SHARE = 0.05
 MAX_LEVELS = 6
 """Finer arguments (bytes of KV cache) are cut into as many groups of equal size."""
@@ -40,7 +37,7 @@ class Mover:
 
 def movers(standing: Standing, objective: int) -> list[Mover]:
     """Arguments that explain anything of it, the strongest first. Empty with too few trials to tell."""
-    measured = [t for t in standing.trials if t.values is not None and "baseline" not in t.attributes]
+    measured = standing.proposed
     if len(measured) < LEAST_TRIALS:
         return []
     ranks = _ranks([(t.values or ())[objective] for t in measured])

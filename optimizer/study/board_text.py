@@ -19,6 +19,9 @@ from search_spaces.parameter import Value
 
 MAX_ROWS = 20
 MAX_NUMBERS = 8
+LEAST_TRIALS = 20
+"""Measured ones that the search proposed; below this the best quarter is a handful, and every argument explains
+something."""
 _MARKS = {
     "yes": "measured again, and what it gains was there",
     "in part": "kept every limit when measured again, but not every gain was seen again",
@@ -73,6 +76,11 @@ class Standing:
     @property
     def finished(self) -> tuple[TrialRecord, ...]:
         return tuple(t for t in self.trials if t.is_finished)
+
+    @property
+    def proposed(self) -> tuple[TrialRecord, ...]:
+        """Measured trials that the search chose; baselines are not its choice."""
+        return tuple(t for t in self.trials if t.values is not None and "baseline" not in t.attributes)
 
     @property
     def feasible(self) -> tuple[TrialRecord, ...]:
@@ -196,7 +204,19 @@ def _front_part(standing: Standing, terms: Terms) -> list[str]:
         *_members_table(shown, standing, terms),
         *([f"… and {left} more."] if left else []),
         "optuna-dashboard marks *Best Trials* whatever limits they miss; this table and the plots of the front do not.",
+        *_importance_part(standing),
         *_starts(shown, standing),
+    ]
+
+
+def _importance_part(standing: Standing) -> list[str]:
+    """The dashboard draws its own importances whatever they rest on."""
+    n = len(standing.proposed)
+    if n >= LEAST_TRIALS:
+        return []
+    return [
+        f"Its *Hyperparameter Importance* rests on {n} measured trials here: with fewer than {LEAST_TRIALS}, which"
+        " argument decides cannot be told."
     ]
 
 

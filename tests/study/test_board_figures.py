@@ -10,8 +10,8 @@ import pytest
 
 from objectives.measurement import EngineSample, PhaseMeasurement
 from optimizer.engines.engine import Instance, Placement
-from optimizer.study.board_knobs import GIB, LEAST_TRIALS, knob_figure, movers
-from optimizer.study.board_text import Standing
+from optimizer.study.board_knobs import GIB, knob_figure, movers
+from optimizer.study.board_text import LEAST_TRIALS, Standing
 from optimizer.study.board_timeline import N_POINTS, engine_time, load_figure, time_figure
 from optimizer.study.folder import StudyFolder
 from optimizer.study.trial_record import TrialRecord

@@ -215,6 +215,13 @@ def test_limits_are_in_words_and_count_measured_trials_only(filled: StudyRecord)
     assert counts == ["1"], "what did not start has missed nothing that was measured"
 
 
+def test_few_trials_tell_no_importance_and_the_note_says_so(filled: StudyRecord) -> None:
+    note = study_note(standing_of(filled.trials(), filled.front(), filled.terms, ABOUT), filled.terms, ABOUT)
+    assert "rests on 4 measured trials here: with fewer than 20" in note
+    many = standing_of(filled.trials() * 6, filled.front(), filled.terms, ABOUT)
+    assert "Hyperparameter Importance" not in study_note(many, filled.terms, ABOUT)
+
+
 def test_the_reference_is_marked_in_every_plot(record: StudyRecord) -> None:
     for values, attributes in (((1000.0, 200.0, 20.0), {"baseline": "current"}), ((1200.0, 250.0, 20.0), {})):
         record.close(record.open_trial(PARAMETERS, attributes=attributes), MEASURED, card(values))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from optimizer.reporting.report.chart import COLOURS, Chart, axis, layout
 from optimizer.reporting.report.table import Table, short_knob
 from optimizer.reporting.report.words import capital, name_of
-from optimizer.study.board_knobs import LEAST_TRIALS
+from optimizer.study.board_text import LEAST_TRIALS
 
 if TYPE_CHECKING:
     import optuna
