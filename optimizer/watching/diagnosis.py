@@ -71,7 +71,7 @@ def _is_asked(s: Situation) -> bool:
 def _diagnosed(seen: Seen, s: Situation) -> Diagnosis:
     label = s.source.rpartition(" engine ")[2] if " engine " in s.source else _only_label(seen)
     gains = seen.gains.of_engine(label)
-    found = replace(diagnose([s]), spikes=spikes_of(s, gains))
+    found = diagnose([s], spikes=spikes_of(s, gains))
     load = typical_load(s, gains, seen.server.n_gpus)
     server = Server(name=label, config=dict(seen.server.config), model=seen.server.model, gpu=seen.server.gpu)
     own = [x.engines[label] for x in seen.scrapes if label in x.engines]
