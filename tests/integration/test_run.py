@@ -48,7 +48,7 @@ def test_a_promise_that_cannot_be_kept_at_r_names_the_rate_at_which_it_can_and_t
     ran = small("--slo", "ttft_p99_ms<=2500")
     assert ran.code == 1
     assert "no feasible configuration yet; the trials that miss their limits by least:" in ran.out  # case OPT-01
-    assert "steady_ttft_p99_ms <= 2500" in ran.out
+    assert "P99 TTFT (steady) at most 2,500 ms" in ran.out
     assert "== caps: nothing is safe: which requests break it?" in ran.out
     rate = figure(ran.out, r"keeps the promise up to ([\d.]+) requests/s; the recorded [\d.]+/s need \d+ replicas")
     assert 0 < rate < figure(ran.out, r"\nR = ([\d.]+) requests/s")
