@@ -116,7 +116,8 @@ def text_of(found: WatchDiagnosis) -> str:
     if not found.is_idle:
         for name, (situation, diagnosis) in found.engines.items():
             lines += [f"  {text}" for text in _seen_lines(situation)]
-            lines += diagnosis_lines(diagnosis, name if len(found.engines) > 1 else "its engine")
+            shown = name if len(found.engines) > 1 else "its engine"
+            lines += diagnosis_lines(diagnosis, f"{shown} until then" if seen.incident else shown)
     return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in lines)
 
 
