@@ -11,11 +11,14 @@ from optimizer.questions.answer import Change
 from optimizer.questions.diagnosis import Diagnosis, diagnose
 from optimizer.questions.pool import held_tokens
 from optimizer.questions.situation import Situation
+from search_spaces.hardware import find_gpu
+from search_spaces.known_models import find_model
 from search_spaces.parameter import Parameter
 from search_spaces.space import Server
 from search_spaces.vllm import MemoryKnob, serving_space
 from tests.questions.several_loads import SEVERAL
-from tests.questions.situations import TOLD, Told, find_gpu, find_model, part
+from tests.questions.situations import Told, part
+from tests.questions.told_situations import TOLD
 
 EVERY = (*TOLD, *SEVERAL)
 TRIES = 400
