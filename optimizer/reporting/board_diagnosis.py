@@ -48,7 +48,9 @@ def study_diagnosis(told: Mapping[int, str], front: Front) -> str:
     parts = [f"{_title(m, front)}\n\n{told[m.trial]}" for m in _told(front) if m.trial in told and _is_first(m, front)]
     others = [m for m in _told(front) if m.trial in told and not _is_first(m, front)]
     if others:
-        parts.append(f"The notes of trials {', '.join(str(m.trial) for m in others)} say the same of them.")
+        numbers = ", ".join(str(m.trial) for m in others)
+        what = f"note of trial {numbers} says" if len(others) == 1 else f"notes of trials {numbers} say"
+        parts.append(f"The {what} the same of {'it' if len(others) == 1 else 'them'}.")
     return "\n\n".join(parts)
 
 
