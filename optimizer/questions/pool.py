@@ -37,6 +37,15 @@ def kv_demand(s: Situation) -> Demand | None:
     return None if n is None else Demand(n * each, n, s.kv_tokens / each)
 
 
+def most_wanted_tokens(s: Situation) -> float:
+    """Of the most requests that ran and, where the load is not made to queue, waited; 0 where that is not known."""
+    each = held_tokens(s)
+    if each is None or s.running is None:
+        return 0.0
+    queued = s.waiting.most if s.waiting is not None and s.load not in ("saturation", "stress") else 0.0
+    return each * (s.running.most + queued)
+
+
 def total_tokens(s: Situation) -> float | None:
     """Prompt and answer of the mean request."""
     if s.totals is not None:

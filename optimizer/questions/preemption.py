@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from optimizer.questions.answer import Change
-from optimizer.questions.pool import kv_demand, larger_pool
+from optimizer.questions.pool import kv_demand, larger_pool, most_wanted_tokens
 from optimizer.questions.situation import Situation
 
 Verdict = Literal["cause", "not the cause", "unknown"]
@@ -78,11 +78,15 @@ def _kv_budget(s: Situation) -> Line:
     name, demand = "KV budget too small", kv_demand(s)
     if demand is None or not s.kv_tokens:
         return Line(name, "unknown", "needs the size of the KV cache and the lengths of requests")
-    ratio = demand.wanted_tokens / s.kv_tokens
+    wanted, at_most = demand.wanted_tokens, most_wanted_tokens(s)
+    if s.n_preemptions and wanted <= s.kv_tokens < at_most:  # a burst inside the time watched
+        wanted = at_most
+    ratio = wanted / s.kv_tokens
     usage = "" if s.kv_usage is None else f", used {s.kv_usage.most:.0%} at most"
     what = "what ran holds in full" if s.load in ("saturation", "stress") else "demand"
-    text = f"{what} {demand.wanted_tokens:.0f} of {s.kv_tokens} tokens ({ratio:.0%}){usage}"
-    larger = larger_pool(s, demand.wanted_tokens) if ratio > 1.0 else None
+    what += " at most" if wanted > demand.wanted_tokens else ""
+    text = f"{what} {wanted:.0f} of {s.kv_tokens} tokens ({ratio:.0%}){usage}"
+    larger = larger_pool(s, wanted) if ratio > 1.0 else None
     return Line(name, _verdict(s, ratio > 1.0), text, (larger,) if larger else ())
 
 

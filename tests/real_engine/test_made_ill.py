@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import psutil
 import pytest
 
@@ -33,6 +34,7 @@ from tests.real_engine.loads import plan, trace
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 N_HOGS = 3
+N_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,21 @@ def roles(served: Served) -> dict[str, int]:
     return {s.role: s.pid for s in watching.sample(1.0)}
 
 
-def seen(served: Served, load: Trace, limit_s: float = 90.0) -> Both:
+def seen(
+    served: Served, load: Trace, limit_s: float = 90.0, is_clear: Callable[[Both], bool] = lambda both: True
+) -> Both:
+    """As a study does it, a load that the machine broke (the client was late) is sent again; so is one that other
+    tests' processes made unclear."""
+    for _ in range(N_TRIES - 1):
+        try:
+            if is_clear(both := _seen(served, load, limit_s)):
+                return both
+        except EngineFailed as failed:
+            assert failed.kind == "client", failed
+    return _seen(served, load, limit_s)
+
+
+def _seen(served: Served, load: Trace, limit_s: float) -> Both:
     server = look_at(served.url)
     assert server.local.is_seen and server.gpu is not None and server.gpu.is_cpu and server.model is not None
     is_over, found = threading.Event(), []
@@ -121,21 +137,34 @@ def known(server: RunningServer) -> Server:
     return Server(name="server", config=dict(server.config), kv_tokens=32_768, model=server.model, gpu=server.gpu)
 
 
+def streams_and_prompts() -> Trace:
+    """Six long answers from the start, and a prompt of three chunks every 0.4 s, on a fast machine and on a slow one."""
+    arrival = np.concatenate([np.linspace(0.0, 0.2, 6), np.arange(0.5, 5.3, 0.4)])
+    n_long = arrival.size - 6
+    return Trace(
+        arrival,
+        np.array([40] * 6 + [1500] * n_long, np.int32),
+        np.array([700] * 6 + [4] * n_long, np.int32),
+        np.zeros(arrival.size, np.int16),
+    )
+
+
 def test_healthy(served: Served) -> None:
-    both = seen(served, trace(16, 12.0, output=(8, 24)))
+    load = trace(16, 12.0, output=(8, 24))
+    both = seen(served, load, is_clear=lambda both: both.recorded.health == both.outside.health == "healthy")
     assert both.outside.health == "healthy" and both.recorded.health == "healthy"
     assert both.verdicts(3) == {"healthy"} and both.verdicts(4) == {"fits"}
     assert both.recorded.checklist.is_preempting is False and both.watched.checklist.is_preempting is False
 
 
 def test_overloaded(served: Served) -> None:
-    both = seen(served, trace(100, 5.0, prompt=(100, 300), output=(30, 60)))
+    both = seen(served, trace(300, 3.0, prompt=(100, 300), output=(30, 60)))
     assert both.outside.health == "degraded" and both.recorded.health != "healthy"
     assert both.verdicts(3) == {"overloaded"} and "fits" not in both.verdicts(4)
 
 
 def test_long_prefills_beside_decodes(served: Served) -> None:
-    both = seen(served, trace(20, 14.0, prompt=(900, 1500), output=(24, 48)))
+    both = seen(served, streams_and_prompts(), is_clear=lambda both: both.recorded.spikes.is_prefill is True)
     assert both.recorded.spikes.is_prefill and "chunk" in both.recorded.spikes.text
     assert both.watched.spikes.is_prefill, both.watched.spikes.text
 
