@@ -31,7 +31,7 @@ from optimizer.workload.trace import Trace
 from tests.real_engine.conftest import Served
 from tests.real_engine.loads import plan, trace
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.quiet, pytest.mark.timeout(600)]
 
 N_HOGS = 3
 N_TRIES = 3

@@ -68,6 +68,8 @@ def _mean(total: float | None, count: float | None) -> float | None:
 
 MOST_BYTES, READ_BYTES = 64 * 2**20, 2**16
 """A page of vLLM 0.32 has 60 kB an engine."""
+WHOLE = 2.5
+"""A server that is short of CPU sends its page in pieces."""
 
 
 class MetricsUnread(Exception):
@@ -85,15 +87,15 @@ def scrape(url: str, timeout_s: float = 2.0, api_key_variable: str = "") -> Scra
 def fetch_metrics(url: str, timeout_s: float = 2.0, api_key_variable: str = "") -> str:
     """The text at URL/metrics (a trailing `/v1` is left out). No proxy is asked and no redirect followed, so that the
     key, which only the named environment variable holds, goes to this server alone. Raises MetricsUnread, also for an
-    answer that has not ended after `timeout_s` or is longer than MOST_BYTES."""
-    until_s = REAL_CLOCK.now_s() + timeout_s
+    answer that has not ended after WHOLE times `timeout_s` (the longest silence in it) or is longer than MOST_BYTES."""
+    until_s = REAL_CLOCK.now_s() + WHOLE * timeout_s
     parts = urlsplit(url)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
     try:
         connection.request("GET", _path(parts.path), headers=_headers(api_key_variable))
         answer = connection.getresponse()
-        body = _body(answer, connection, until_s)
+        body = _body(answer, connection, until_s, timeout_s)
     except (OSError, HTTPException) as error:
         raise MetricsUnread(f"{url}: {type(error).__name__}: {error}") from None
     except UnicodeError:
@@ -105,12 +107,12 @@ def fetch_metrics(url: str, timeout_s: float = 2.0, api_key_variable: str = "") 
     return body.decode("utf-8", "replace")
 
 
-def _body(answer: HTTPResponse, connection: HTTPConnection, until_s: float) -> bytes:
+def _body(answer: HTTPResponse, connection: HTTPConnection, until_s: float, silence_s: float) -> bytes:
     """Raises TimeoutError, HTTPException. A time-out of the socket alone would wait anew for every few bytes."""
     found = bytearray()
     while (left_s := until_s - REAL_CLOCK.now_s()) > 0:
         if connection.sock is not None:
-            connection.sock.settimeout(left_s)
+            connection.sock.settimeout(min(left_s, silence_s))
         part = answer.read1(READ_BYTES)
         found += part
         if not part:
