@@ -14,10 +14,11 @@ from optimizer.questions.prediction import with_predictions
 from optimizer.questions.situation import Gauge, Situation, Tail
 from optimizer.questions.words import diagnosis_lines
 from optimizer.watching.of_watch import situations_of
-from optimizer.watching.signs import SILENT_S, WatchSign, last_silence, signs_of
+from optimizer.watching.signs import WatchSign, long_silence, signs_of
 from optimizer.watching.spikes import spikes_of
 from optimizer.watching.typical import typical_load
 from optimizer.watching.watch import Seen
+from optimizer.watching.words import printable
 
 FEW = 10
 """Fewer answers than this and no percentile or rate says much."""
@@ -54,9 +55,9 @@ class WatchDiagnosis:
 
 def diagnose_watch(seen: Seen) -> WatchDiagnosis:
     situations = situations_of(seen)
-    signs = signs_of(seen, situations)
-    engines = {s.source: (s, _diagnosed(seen, s)) for s in situations}
-    is_idle = bool(situations) and not any(map(_is_asked, situations)) and not seen.incident
+    signs = signs_of(seen, list(situations.values()))
+    engines = {s.source: (s, _diagnosed(seen, label, s)) for label, s in situations.items()}
+    is_idle = bool(situations) and not any(map(_is_asked, situations.values())) and not seen.incident
     levels: list[Health] = [d.health for _, d in engines.values()] + [s.health for s in signs]
     if not levels or (is_idle and all(level == "healthy" for level in levels)):
         levels = ["unknown"]
@@ -68,16 +69,13 @@ def _is_asked(s: Situation) -> bool:
     return s.running is None or bool(s.n_requests or s.running.most or (s.waiting is not None and s.waiting.most))
 
 
-def _diagnosed(seen: Seen, s: Situation) -> Diagnosis:
-    label = s.source.rpartition(" engine ")[2] if " engine " in s.source else _only_label(seen)
+def _diagnosed(seen: Seen, label: str, s: Situation) -> Diagnosis:
     gains = seen.gains.of_engine(label)
     found = diagnose([s], spikes=spikes_of(s, gains))
+    if seen.incident or long_silence(seen.scrapes_of(label)) is not None:
+        return _without_changes(found)
     load = typical_load(s, gains, seen.server.n_gpus)
     server = Server(name=label, config=dict(seen.server.config), model=seen.server.model, gpu=seen.server.gpu)
-    own = [x.engines[label] for x in seen.scrapes if label in x.engines]
-    silence = last_silence(own)
-    if seen.incident or (silence is not None and silence.length_s >= SILENT_S):
-        return _without_changes(found)
     return found if load is None else with_predictions(found, server, load)
 
 
@@ -90,10 +88,6 @@ def _without_changes(found: Diagnosis) -> Diagnosis:
         checklist=replace(found.checklist, lines=lines),
         spikes=replace(found.spikes, changes=()),
     )
-
-
-def _only_label(seen: Seen) -> str:
-    return next(iter(seen.scrapes[-1].engines), "") if seen.scrapes else ""
 
 
 def exit_code_of(found: WatchDiagnosis) -> int:
@@ -118,7 +112,7 @@ def text_of(found: WatchDiagnosis) -> str:
             lines += [f"  {text}" for text in _seen_lines(situation)]
             shown = name if len(found.engines) > 1 else "its engine"
             lines += diagnosis_lines(diagnosis, f"{shown} until then" if seen.incident else shown)
-    return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in lines)
+    return "\n".join(map(printable, lines))
 
 
 def _seen_lines(s: Situation) -> list[str]:

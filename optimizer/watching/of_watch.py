@@ -20,19 +20,19 @@ LEAST_SPAN_S = 0.2
 ANSWERED = ("stop", "length", "repetition")
 
 
-def situations_of(seen: Seen) -> tuple[Situation, ...]:
-    """One an engine that was there all the time, the one with most to do first; a server without data parallelism has
-    one. None where it could not be read twice."""
+def situations_of(seen: Seen) -> dict[str, Situation]:
+    """By engine label: of each engine that was there all the time, the one with most to do first. A server without data
+    parallelism has one; empty where it could not be read twice."""
     labels = [x for x in seen.scrapes[-1].engines if x in seen.scrapes[0].engines] if seen.scrapes else []
     if seen.span_s < LEAST_SPAN_S:
-        return ()
-    found = [_situation(seen, label, len(labels)) for label in labels]
-    return tuple(sorted(found, key=_in_system, reverse=True))
+        return {}
+    found = {label: _situation(seen, label, len(labels)) for label in labels}
+    return dict(sorted(found.items(), key=lambda item: in_system(item[1]), reverse=True))
 
 
 def _situation(seen: Seen, label: str, n_engines: int) -> Situation:
     server, gains = seen.server, seen.gains.of_engine(label)
-    own = [s.engines[label] for s in seen.scrapes if label in s.engines]
+    own = seen.scrapes_of(label)
     facts = Server(
         name=label,
         config=server.config,
@@ -44,7 +44,7 @@ def _situation(seen: Seen, label: str, n_engines: int) -> Situation:
     span_s, finished = seen.span_s, finished_of(gains)
     ended = sum(gains.total("request_success", finished_reason=r) or 0.0 for r in (*ANSWERED, "abort", "error"))
     counters = counters_between(own)
-    prompt, cached = counters.prompt_tokens, _cached(seen.gains.of_engine(label), counters.prompt_tokens)
+    prompt, cached = counters.prompt_tokens, _cached(gains, counters.prompt_tokens)
     return replace(
         base,
         span_s=span_s,
@@ -101,7 +101,8 @@ def _sample(s: Scrape, label: str) -> EngineSample:
     return EngineSample(s.time_s, label, s.n_running, s.n_waiting, None if is_idle else s.kv_usage)
 
 
-def _in_system(s: Situation) -> float:
+def in_system(s: Situation) -> float:
+    """Requests that ran or waited, on average."""
     return (s.running.mean if s.running else 0.0) + (s.waiting.mean if s.waiting else 0.0)
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from optimizer.engines.vllm.exposition import Scrape
+from optimizer.engines.vllm.observers import FORGIVEN_SHARE
 from optimizer.questions.health import STUCK_S, Health
 from optimizer.questions.situation import Situation
-from optimizer.watching.of_watch import finished_of
+from optimizer.watching.of_watch import finished_of, in_system
 from optimizer.watching.watch import NAME, Seen
 from optimizer.watching.words import plain
 
 GIVEN_UP = 0.05
 """Share of the requests that clients may give up: people close windows."""
 SILENT_S = 10.0
+"""Shorter, and a long step or a busy machine looks the same."""
 MOVED_BY_STEPS = (
     "generation_tokens_total", "prompt_tokens_total", "kv_usage", "n_iterations_total", "n_finished_total",
     "n_preemptions_total",
@@ -31,6 +34,7 @@ class WatchSign:
 
 
 def signs_of(seen: Seen, engines: Sequence[Situation]) -> tuple[WatchSign, ...]:
+    """`engines`: the fullest first."""
     return (*_incident(seen), *_silent(seen), *_given_up(seen), *_refused(seen), *_unread(seen), *_unequal(engines))
 
 
@@ -42,10 +46,9 @@ def _incident(seen: Seen) -> Iterator[WatchSign]:
 def _silent(seen: Seen) -> Iterator[WatchSign]:
     """An engine that has requests and does nothing at all; its front end answers on."""
     for label in dict.fromkeys(label for s in seen.scrapes for label in s.engines):
-        own = [s.engines[label] for s in seen.scrapes if label in s.engines]
         name = f"engine {label}: " if len(seen.scrapes[-1].engines) > 1 else ""
-        silence = last_silence(own)
-        if silence is not None and silence.length_s >= SILENT_S and not seen.incident:
+        silence = long_silence(seen.scrapes_of(label))
+        if silence is not None and not seen.incident:
             still = f"{name}no sign of work in the last {silence.length_s:.0f} s"
             text = f"{still} though {silence.n_running:.0f} requests run"
             yield WatchSign("broken" if silence.length_s >= STUCK_S else "degraded", text)
@@ -57,15 +60,19 @@ class Silence:
     n_running: float
 
 
-def last_silence(own: Sequence[Scrape]) -> Silence | None:
+def long_silence(own: Sequence[Scrape]) -> Silence | None:
     """Of one engine, up to its last reading: how long it had requests and no figure moved that only a step moves.
-    None if it was idle or moved at the last reading."""
-    if not own or not own[-1].n_running:
+    None below SILENT_S."""
+    last = own[-1] if own else None
+    if last is None or not last.n_running:
         return None
-    still = [s for s in own if s.n_running and all(getattr(s, n) == getattr(own[-1], n) for n in MOVED_BY_STEPS)]
-    since = next((k for k in reversed(range(len(own))) if own[k] not in still), -1) + 1
-    length_s = own[-1].time_s - own[since].time_s
-    return Silence(length_s, own[-1].n_running) if length_s > 0 else None
+    still = itertools.takewhile(lambda s: s.n_running and _moved(s) == _moved(last), reversed(own))
+    length_s = last.time_s - min(s.time_s for s in still)
+    return Silence(length_s, last.n_running) if length_s >= SILENT_S else None
+
+
+def _moved(s: Scrape) -> tuple[float | None, ...]:
+    return tuple(getattr(s, name) for name in MOVED_BY_STEPS)
 
 
 def _given_up(seen: Seen) -> Iterator[WatchSign]:
@@ -93,20 +100,15 @@ def _unread(seen: Seen) -> Iterator[WatchSign]:
     if missed and not seen.incident:
         why = seen.log.last_failure.get(NAME, "")
         text = f"{missed} of {missed + read} readings of /metrics failed ({plain(why)})"
-        yield WatchSign("degraded" if missed > 0.1 * (missed + read) else "healthy", text)
+        yield WatchSign("degraded" if missed > FORGIVEN_SHARE * (missed + read) else "healthy", text)
 
 
 def _unequal(engines: Sequence[Situation]) -> Iterator[WatchSign]:
-    """`engines`: the fullest first."""
     if len(engines) < 2:
         return
-    most, least = _held(engines[0]), _held(engines[-1])
+    most, least = in_system(engines[0]), in_system(engines[-1])
     if most > UNEQUAL * least and most - least > UNEQUAL:
         text = f"its engines are not balanced: {engines[0].source} holds {most:.3g} requests on average"
         waiting = engines[0].waiting
         is_waiting = waiting is not None and waiting.mean >= 1
         yield WatchSign("degraded" if is_waiting else "healthy", f"{text}, {engines[-1].source} {least:.3g}")
-
-
-def _held(s: Situation) -> float:
-    return (s.running.mean if s.running else 0.0) + (s.waiting.mean if s.waiting else 0.0)

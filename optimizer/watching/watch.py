@@ -55,6 +55,10 @@ class Seen:
     def scrapes(self) -> tuple[Scrape, ...]:
         return self.log.scrapes[NAME]
 
+    def scrapes_of(self, engine: str) -> tuple[Scrape, ...]:
+        """Of one engine, by its label; without readings in which it was not there."""
+        return tuple(s.engines[engine] for s in self.scrapes if engine in s.engines)
+
 
 Tick = Callable[[float, Scrape | None], None]
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 MOST = 300
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """One line without control characters: a model's name, a version or an error may hold escapes that move the cursor,
-    forge a line or turn its direction. Cut after MOST characters."""
-    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    forge a line or turn its direction."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def plain(text: str) -> str:
+    """The same, cut after MOST characters."""
+    shown = printable(text)
     return shown if len(shown) <= MOST else f"{shown[:MOST]}…"

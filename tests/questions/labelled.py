@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from objectives.measurement import ClientReport, PhaseMeasurement
 from optimizer.engines.engine import LoadPlan
@@ -175,18 +176,20 @@ def prefill_interfered() -> Iterator[Case]:
 
     for gpu, model in (("A100-80", "Llama-3.1-8B"), ("L40S-48", "Llama-3.1-8B"), ("H100-80", "Qwen2.5-14B")):
         arguments = {"max_num_batched_tokens": 8192, "max_model_len": 32768, "max_num_seqs": 32}
-        yield Case("interfered", gpu, model, arguments, (plan(streams_and_prompts()),), says)
+        load = streams_and_prompts(8, (50, 2500), np.arange(2.0, 40.0, 5.0), (20_000, 10))
+        yield Case("interfered", gpu, model, arguments, (plan(load),), says)
 
 
-def streams_and_prompts() -> Trace:
-    """Eight long streams from the start, and a prompt of 20,000 tokens every five seconds."""
-    arrival = np.concatenate([np.linspace(0.0, 0.5, 8), np.arange(2.0, 40.0, 5.0)])
-    n_long = arrival.size - 8
+def streams_and_prompts(
+    n_streams: int, stream: tuple[int, int], starts_s: NDArray[np.float64], prompt: tuple[int, int]
+) -> Trace:
+    """Streams from the start, and a long prompt at each of these times; (prompt, output) tokens of either."""
+    n = starts_s.size
     return Trace(
-        arrival,
-        np.array([50] * 8 + [20_000] * n_long, np.int32),
-        np.array([2500] * 8 + [10] * n_long, np.int32),
-        np.zeros(arrival.size, np.int16),
+        np.concatenate([np.linspace(0.0, 0.5, n_streams), starts_s]),
+        np.array([stream[0]] * n_streams + [prompt[0]] * n, np.int32),
+        np.array([stream[1]] * n_streams + [prompt[1]] * n, np.int32),
+        np.zeros(n_streams + n, np.int16),
     )
 
 

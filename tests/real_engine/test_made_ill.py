@@ -28,6 +28,7 @@ from optimizer.watching.diagnosis import WatchDiagnosis, diagnose_watch
 from optimizer.watching.server import RunningServer, look_at
 from optimizer.watching.watch import watch
 from optimizer.workload.trace import Trace
+from tests.questions.labelled import streams_and_prompts
 from tests.real_engine.conftest import Served
 from tests.real_engine.loads import plan, trace
 
@@ -137,18 +138,6 @@ def known(server: RunningServer) -> Server:
     return Server(name="server", config=dict(server.config), kv_tokens=32_768, model=server.model, gpu=server.gpu)
 
 
-def streams_and_prompts() -> Trace:
-    """Six long answers from the start, and a prompt of three chunks every 0.4 s, on a fast machine and on a slow one."""
-    arrival = np.concatenate([np.linspace(0.0, 0.2, 6), np.arange(0.5, 5.3, 0.4)])
-    n_long = arrival.size - 6
-    return Trace(
-        arrival,
-        np.array([40] * 6 + [1500] * n_long, np.int32),
-        np.array([700] * 6 + [4] * n_long, np.int32),
-        np.zeros(arrival.size, np.int16),
-    )
-
-
 def test_healthy(served: Served) -> None:
     load = trace(16, 12.0, output=(8, 24))
     both = seen(served, load, is_clear=lambda both: both.recorded.health == both.outside.health == "healthy")
@@ -164,7 +153,9 @@ def test_overloaded(served: Served) -> None:
 
 
 def test_long_prefills_beside_decodes(served: Served) -> None:
-    both = seen(served, streams_and_prompts(), is_clear=lambda both: both.recorded.spikes.is_prefill is True)
+    """Prompts of three chunks every 0.4 s, so that they fall among the answers on a fast machine and on a slow one."""
+    load = streams_and_prompts(6, (40, 700), np.arange(0.5, 5.3, 0.4), (1500, 4))
+    both = seen(served, load, is_clear=lambda both: both.recorded.spikes.is_prefill is True)
     assert both.recorded.spikes.is_prefill and "chunk" in both.recorded.spikes.text
     assert both.watched.spikes.is_prefill, both.watched.spikes.text
 

@@ -217,7 +217,6 @@ def test_one_that_freezes_while_it_is_watched_is_not_healthy(  # case DIAG-16
     server: ReplayedServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("optimizer.watching.signs.SILENT_S", 0.4)
-    monkeypatch.setattr("optimizer.watching.diagnosis.SILENT_S", 0.4)
     server.pages = [*PAGES[:6], PAGES[5]]
     code, row = diagnosed(server, capsys, "--minutes", "0.03")
     assert code == 1 and "no sign of work in the last" in row["signs"][0]["text"]  # type: ignore[index]
